@@ -13,7 +13,7 @@ FAMILIES = {
     "ChatGLM-6B": "chatglm-6b-tiny", "ChatGLM2-6B, ChatGLM3-6B": "chatglm3-tiny", "GLM-4-9B": "glm-4-9b-tiny",
     "GLM-4 of transformers": "glm4-tiny", "LLaMA": "llama-tiny-tied", "Mistral": "mistral-tiny", "Qwen2, Qwen2.5": "qwen2-tiny",
     "Qwen3": "qwen3-tiny", "GPT-2": "gpt2-tiny", "BLOOM": "bloom-tiny", "PanGu-Alpha": "pangu-tiny",
-    "Granite 3": "granite-tiny", "Phi-3, Phi-4": "phi3-tiny", "Command R, Aya": "cohere-tiny", "Command R7B, A": "cohere2-tiny", "Gemma": "gemma-tiny", "Gemma 2": "gemma2-tiny", "Gemma 3": "gemma3-tiny",
+    "Granite 3": "granite-tiny", "Phi-3, Phi-4": "phi3-tiny", "Command R, Aya": "cohere-tiny", "Command R7B, A": "cohere2-tiny", "Gemma": "gemma-tiny", "Seed-OSS": "seed-oss-tiny", "Gemma 2": "gemma2-tiny", "Gemma 3": "gemma3-tiny",
     "SmolLM3": "smollm3-tiny", "StarCoder2": "starcoder2-tiny", "OLMo 2": "olmo2-tiny", "OLMo 3": "olmo3-tiny",
     "EXAONE 4": "exaone4-tiny",
     "Phi-2": "phi2-tiny", "GPT-NeoX": "gpt-neox-tiny", "GPT-J": "gptj-tiny", "Falcon 7B": "falcon-tiny",
@@ -45,13 +45,13 @@ TEMPLATES = {
     "Falcon 7B": "falcon", "Falcon 40B": "falcon", "GLM-4.5V": "glm-4.5v",
     "InternLM2": "internlm2", "Mistral Small 3.1": "mistral-small-3.2", "Qwen2-VL, Qwen2.5-VL": "qwen2-vl",
     "Qwen3-VL": "qwen3-vl", "Qwen3-VL with experts": "qwen3-vl", "Mixtral": "mistral-v1", "Qwen2-MoE": "qwen2",
-    "Qwen3-MoE": "qwen3", "GLM-4.5, 4.6, 4.7": "glm-4.6", "MiniMax-M2": "minimax-m2", "DeepSeek-V2": "deepseek-v2",
+    "Qwen3-MoE": "qwen3", "GLM-4.5, 4.6, 4.7": "glm-4.6", "MiniMax-M2": "minimax-m2", "Seed-OSS": "seed-oss", "DeepSeek-V2": "deepseek-v2",
     "DeepSeek-V3, R1": "deepseek-v3", "GLM-4.7-Flash": "glm-4.7-flash", "gpt-oss": "gpt-oss",
 }
 TEMPLATES_WITH_TOOLS = {
     "Mistral": "mistral-nemo", "Granite 3": "granite-3.3", "Mistral Small 3.1": "mistral-small-3.2",
     "Qwen3-VL": "qwen3-vl", "Qwen3-VL with experts": "qwen3-vl", "Qwen3-MoE": "qwen3-coder",
-    "GLM-4.5, 4.6, 4.7": "glm-4.6", "MiniMax-M2": "minimax-m2", "GLM-4.7-Flash": "glm-4.7-flash", "gpt-oss": "gpt-oss",
+    "GLM-4.5, 4.6, 4.7": "glm-4.6", "MiniMax-M2": "minimax-m2", "Seed-OSS": "seed-oss", "GLM-4.7-Flash": "glm-4.7-flash", "gpt-oss": "gpt-oss",
     "Phi-3, Phi-4": "phi-4-mini", "Gemma 3": "gemma-3-pythonic", "InternLM2": "internlm2-tools", "GLM-4.5V": "glm-4.5v",
     "Mixtral": "mixtral-8x22b", "DeepSeek-V3, R1": "deepseek-v3-tools",
 }

@@ -119,8 +119,8 @@ static void answers_are_those_of_transformers(void **state)
         "qwen3-vl-moe-tiny",   "glm4v-tiny",         "glm4v-moe-tiny",  "mixtral-tiny",
         "qwen2-moe-tiny",      "qwen3-moe-tiny",     "glm4-moe-tiny",   "deepseek-v2-lite-tiny",
         "deepseek-v3-tiny",    "glm4-moe-lite-tiny", "gpt-oss-tiny",    "olmo3-tiny",
-        "minimax-m2-tiny",     "olmoe-tiny",         "gemma-tiny",      "cohere-tiny",
-        "cohere2-tiny"
+        "minimax-m2-tiny",     "olmoe-tiny",         "gemma-tiny",      "seed-oss-tiny",
+        "cohere-tiny",         "cohere2-tiny"
     };
     for (size_t m = 0; m < sizeof NAMES / sizeof *NAMES; m++) {
         int n;

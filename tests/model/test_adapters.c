@@ -48,6 +48,7 @@ static const struct fixture {
     { "cohere", "cohere-tiny" },
     { "cohere2", "cohere2-tiny" },
     { "gemma", "gemma-tiny" },
+    { "seed-oss", "seed-oss-tiny" },
     { "gemma2", "gemma2-tiny" },
     { "gemma3", "gemma3-tiny" },
     { "smollm3", "smollm3-tiny" },

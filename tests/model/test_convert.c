@@ -207,6 +207,7 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "cohere-tiny", "command-r", true },
         { "cohere2-tiny", "cohere2", true },
         { "gemma-tiny", "gemma", true },
+        { "seed-oss-tiny", "seed_oss", true },
         { "gemma2-tiny", "gemma2", true },
         { "falcon-tiny", "falcon", true },
         { "falcon-40b-tiny", "falcon", true },

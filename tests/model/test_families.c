@@ -71,6 +71,7 @@ static const struct fixture {
     { "cohere-tiny", "cohere" },
     { "cohere2-tiny", "cohere2" },
     { "gemma-tiny", "gemma" },
+    { "seed-oss-tiny", "seed_oss" },
     { "gemma2-tiny", "gemma2" },
     { "gemma3-tiny", "gemma3" },
     { "gemma3-vl-tiny", "gemma3" },

@@ -37,6 +37,7 @@ static const struct {
     { "glm-4.6", "glm-4.5" },
     { "glm-4.7-flash", "glm-4.5" },
     { "minimax-m2", "minimax-m2" },
+    { "seed-oss", "seed-oss" },
     { "deepseek-v2", NULL },
     { "deepseek-v3", "deepseek" },
     { "deepseek-v3.1", "deepseek" },

@@ -30,6 +30,7 @@ static const struct family_fixture {
     { "cohere-tiny", false },
     { "cohere2-tiny", false },
     { "gemma-tiny", false },
+    { "seed-oss-tiny", false },
     { "gemma2-tiny", false },
     { "gptj-tiny", false },
     { "falcon-tiny", false },

@@ -53,7 +53,7 @@ FAMILIES = {
     "olmoe": LLAMA | dict(num_experts=6, num_experts_per_tok=2, num_key_value_heads=3), "minimax_m2": WITH_HEAD | dict(num_local_experts=6, num_experts_per_tok=2),
     "cohere": BY_LAYER_NORM | dict(layer_norm_eps=1e-5),
     "cohere2": BY_LAYER_NORM | dict(layer_norm_eps=1e-5, sliding_window=5),
-    "gemma": WITH_HEAD, "gemma2": WITH_HEAD | dict(sliding_window=5, query_pre_attn_scalar=24),
+    "gemma": WITH_HEAD, "seed_oss": WITH_HEAD, "gemma2": WITH_HEAD | dict(sliding_window=5, query_pre_attn_scalar=24),
     "gemma3_text": WITH_HEAD | dict(sliding_window=5, query_pre_attn_scalar=24, num_hidden_layers=7),
     "phi": BY_LAYER_NORM | dict(num_key_value_heads=3, layer_norm_eps=1e-5), "phi3": LLAMA | dict(pad_token_id=0),
     "granite": LLAMA, "olmo2": LLAMA, "olmo3": LLAMA | dict(sliding_window=5), "smollm3": LLAMA | dict(pad_token_id=0),
