@@ -54,6 +54,9 @@ struct attn_desc {
         double factor, low_freq_factor, high_freq_factor; /* llama3 */
         /* yarn, longrope: the factor of cos and sin; yarn 0: 0.1 ln(factor) + 1 */
         double attention_factor;
+        /* The queries of position p are multiplied by 1 + query_growth ln(1 + floor(p / original_n_ctx)), Meta, 2025 (LLaMA 4).
+         * Positions from original_n_ctx on are not supported, so the factor is 1. 0: none. */
+        double query_growth;
         double beta_fast, beta_slow; /* yarn */
         bool is_exact;     /* yarn: the ramp may begin and end between two pairs; else it is rounded */
         bool has_divisors; /* of a GGUF file: the tensor GGUF_ROPE_DIVISORS divides the frequencies */

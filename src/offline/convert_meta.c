@@ -78,7 +78,10 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
     put_string(w, "general.name", name);
     gguf_writer_u32(w, "general.file_type", file_type);
     gguf_writer_u32(w, "general.quantization_version", 2);
-    put_u32(w, arch, "context_length", d->n_ctx);
+    const struct rope_scaling *s = &d->kinds[0].attn.rope_scaling;
+    /* tutti does not use all of a context in which queries grow. */
+    put_u32(w, arch, "context_length",
+            s->query_growth != 0 ? (int)(s->factor * s->original_n_ctx) : d->n_ctx);
     put_u32(w, arch, "embedding_length", d->d_model);
     put_u32(w, arch, "block_count", model_n_loaded(d));
     if (d->uses_mtp)

@@ -104,6 +104,30 @@ def test_minimax_m2_rotates_a_part_of_each_head(logits):
     assert plain != whole == logits("minimax-m2-tiny", {"rotary_dim": 24})
 
 
+def text_config(name, rope):
+    with open(os.path.join(FIXTURES, name, "config.json"), encoding="utf-8") as file:
+        text = json.load(file)["text_config"]
+    return {"text_config": {**text, "rope_parameters": {**text["rope_parameters"], **rope}}}
+
+
+def test_ministral_3_ends_at_its_original_context(tmp_path):
+    def run(growth, n_ids, check):
+        folder = changed(tmp_path / "model", "ministral3-tiny", text_config("ministral3-tiny", {"llama_4_scaling_beta": growth}))
+        return tutti("logits", folder, "--ids", ",".join(["7"] * n_ids), "--out", tmp_path / "out", check=check).stderr
+    run(0.1, 384, 0)
+    assert "385 token ids, but the model has a context of 384" in run(0.1, 385, 2)
+    run(0, 385, 0)
+
+
+@pytest.mark.parametrize("rope, said", [
+    ({"rope_type": "default", "type": "default"}, "rope_parameters.rope_type: another scaling"),
+    ({"llama_4_scaling_beta": None}, "rope_parameters.llama_4_scaling_beta"),
+])
+def test_ministral_3_needs_its_scaling(tmp_path, rope, said):
+    folder = changed(tmp_path / "model", "ministral3-tiny", text_config("ministral3-tiny", rope))
+    assert said in tutti("inspect", folder, check=1).stderr
+
+
 def test_the_first_gemma_has_one_activation_with_several_names(logits):
     plain, tanh = logits("gemma-tiny", {}), "gelu_pytorch_tanh"
     assert plain == logits("gemma-tiny", {}, ["hidden_act"]) == logits("gemma-tiny", {"hidden_act": tanh})

@@ -66,6 +66,7 @@ static const struct fixture {
     { "baichuan2", "baichuan2-tiny" },
     { "pangu-embedded", "pangu-embedded-tiny" },
     { "mistral3", "mistral3-tiny" },
+    { "ministral3", "ministral3-tiny" },
     { "qwen2-vl", "qwen2-vl-tiny" },
     { "qwen3-vl", "qwen3-vl-tiny" },
     { "qwen3-vl-moe", "qwen3-vl-moe-tiny" },

@@ -213,6 +213,7 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "falcon-40b-tiny", "falcon", true },
         { "falcon-11b-tiny", "falcon", true },
         { "mistral3-tiny", "llama", false },
+        { "ministral3-tiny", "mistral3", false },
         { "internlm3-tiny", "llama", false },
         { "internlm2-tiny", "internlm2", false },
         { "baichuan-7b-tiny", "baichuan", false },

@@ -28,6 +28,7 @@ static const struct {
     { "smollm3", NULL },
     { "internlm2", NULL },
     { "mistral-small-3.2", "mistral" },
+    { "ministral-3", "mistral" },
     { "qwen2-vl", NULL },
     { "qwen2.5-vl", NULL },
     { "qwen3-vl", "hermes" },

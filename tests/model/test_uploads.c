@@ -230,9 +230,18 @@ static const struct upload {
       "\"use_cache\":true,\"vocab_size\":131072},\"vision_config\":{\"model_type\":\"pixtral\"},"
       "\"vision_feature_layer\":-1}",
       "llama", NULL },
-    { "Ministral 3",
-      "{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\",\"hidden_size\":32}}",
-      NULL, NULL },
+    { "Ministral-3-3B",
+      "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"dtype\":\"bfloat16\",\"image_token_inde"
+      "x\":10,\"model_type\":\"mistral3\",\"multimodal_projector_bias\":false,\"projector_hidden_act\":\"ge"
+      "lu\",\"spatial_merge_size\":2,\"text_config\":{\"attention_dropout\":0.0,\"head_dim\":128,\"hidden_a"
+      "ct\":\"silu\",\"hidden_size\":3072,\"initializer_range\":0.02,\"intermediate_size\":9216,\"max_posit"
+      "ion_embeddings\":262144,\"model_type\":\"ministral3\",\"num_attention_heads\":32,\"num_hidden_laye"
+      "rs\":26,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-05,\"rope_parameters\":{\"beta_fast\":32.0,\"b"
+      "eta_slow\":1.0,\"factor\":16.0,\"llama_4_scaling_beta\":0.1,\"mscale\":1.0,\"mscale_all_dim\":1.0,\""
+      "original_max_position_embeddings\":16384,\"rope_theta\":1000000.0,\"rope_type\":\"yarn\",\"type\":\""
+      "yarn\"},\"sliding_window\":null,\"tie_word_embeddings\":true,\"use_cache\":true,\"vocab_size\":1310"
+      "72},\"vision_config\":{\"model_type\":\"pixtral\"},\"vision_feature_layer\":-1}",
+      "ministral3", NULL },
 };
 
 static const struct family *family_of(const json_t *config)

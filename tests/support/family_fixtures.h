@@ -39,6 +39,7 @@ static const struct family_fixture {
     { "falcon-serial-tiny", false },
     { "ministral-tiny", false },
     { "mistral3-tiny", false },
+    { "ministral3-tiny", false },
     { "internlm3-tiny", false },
     { "internlm2-tiny", false },
     { "baichuan-7b-tiny", false },

@@ -200,7 +200,9 @@ static enum tutti_status read_block_size(struct quantized *q, struct tutti_error
 static enum tutti_status fp8_configure(struct quantized *q, struct tutti_error *err)
 {
     const json_t *format = json_object_get(q->config, "fmt");
-    if (format && (!json_is_string(format) || strcmp(json_string_value(format), "e4m3") != 0))
+    const char *name = json_string_value(format);
+    if (format && (!name || (strcmp(name, "e4m3") != 0 &&
+                             strcmp(name, "float8_e4m3fn") != 0))) /* the second: MiniMax-M2 */
         return quantized_refuse(q, "fmt", format, "\"e4m3\"", err);
     return read_block_size(q, err);
 }

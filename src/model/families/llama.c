@@ -6,6 +6,7 @@
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
+#include <math.h>
 #include <string.h>
 
 static const struct tensor_names LAYOUTS[] = {
@@ -26,7 +27,8 @@ static const struct config_key KEYS[] = {
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
 
-/* Mistral has LLaMA's layout with sliding-window attention (v0.1), Ministral with a window in some layers. */
+/* Mistral has LLaMA's layout with sliding-window attention (v0.1), Ministral with a window in some layers, Ministral 3
+ * with a factor of queries beyond the original context. */
 static bool llama_is_mine(const json_t *config)
 {
     static const char *const TYPES[] = { "llama", "mistral", "ministral" };
@@ -34,6 +36,11 @@ static bool llama_is_mine(const json_t *config)
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
         is_any = is_any || describe_has_type(config, TYPES[i]);
     return is_any;
+}
+
+static bool is_ministral3(const json_t *config)
+{
+    return describe_has_type(config, "ministral3");
 }
 
 static bool is_internlm3(const json_t *config)
@@ -65,6 +72,45 @@ static void describe_ministral(struct model_desc *d, struct config *c)
         0);
 }
 
+static void set_query_growth(struct model_desc *d, double growth)
+{
+    struct rope_scaling *s = &d->kinds[0].attn.rope_scaling;
+    s->query_growth = growth;
+    if (growth != 0 && s->original_n_ctx > 0 && s->original_n_ctx < d->n_ctx)
+        d->n_ctx = s->original_n_ctx;
+}
+
+static void describe_ministral3(struct model_desc *d, struct config *c)
+{
+    static const struct transformers_defaults DEFAULTS = {
+        .n_heads = 32, .n_kv_heads = 8, .head_dim = 128, .n_ctx = 262144, .n_vocab = 131072, .norm_eps = 1e-5
+    };
+    bool has_old = config_has_object(c, "rope_scaling");
+    if (!has_old && !config_has_object(c, "rope_parameters"))
+        config_unsupported(c, "rope_parameters", "a file without them");
+    describe_transformers(d, c, &DEFAULTS);
+    if (d->kinds[0].attn.rope_scaling.kind != ROPE_SCALING_YARN)
+        config_unsupported(c, has_old ? "rope_scaling.rope_type" : "rope_parameters.rope_type",
+                           "another scaling than yarn");
+    config_skip(c,
+                has_old ? "rope_scaling.max_position_embeddings" : "rope_parameters.max_position_embeddings");
+    set_query_growth(d, config_float(c,
+                                     has_old ? "rope_scaling.llama_4_scaling_beta"
+                                             : "rope_parameters.llama_4_scaling_beta",
+                                     0, 1e3));
+    describe_window_of_all(d, c, config_int_or(c, "sliding_window", 1, INT32_MAX, 0));
+}
+
+/* Files of Ministral 3 say it with its own keys. */
+static void read_gguf_scales(struct model_desc *d, struct config *c)
+{
+    struct rope_scaling *s = &d->kinds[0].attn.rope_scaling;
+    double weight = config_float_or(c, "rope.scaling.yarn_log_multiplier", 0, 10, 0);
+    if (weight > 0 && s->kind == ROPE_SCALING_YARN)
+        s->attention_factor /= 1 + 0.1 * weight * log(s->factor);
+    set_query_growth(d, config_float_or(c, "attention.temperature_scale", 0, 1e3, 0));
+}
+
 static void llama_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
@@ -72,6 +118,11 @@ static void llama_describe(struct model_desc *d, struct config *c, bool is_gguf)
         describe_gguf(d, c);
         a->rope = ROPE_INTERLEAVED;
         a->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
+        read_gguf_scales(d, c);
+        return;
+    }
+    if (is_ministral3(c->root)) {
+        describe_ministral3(d, c);
         return;
     }
     if (describe_has_type(c->root, "ministral")) {
@@ -118,11 +169,34 @@ static void defaults(struct tutti_sampling *sampling, const char *chat_format)
 const struct family FAMILY_LLAMA = {
     .name = "llama",
     .gguf_architecture = "llama",
-    .gguf_other = "mistral3", /* of Mistral Small 3.1's language part, by llama.cpp's converter */
     .is_permuted_in_gguf = true,
     .is_mine = llama_is_mine,
     .keys = KEYS,
     .describe = llama_describe,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = llama_choose_chat,
+    .defaults = defaults,
+    .text_prefix = family_bos_prefix,
+};
+
+static void put_ministral3(struct gguf_writer *w, const struct model_desc *d)
+{
+    gguf_writer_f32(w, "mistral3.attention.temperature_scale",
+                    (float)d->kinds[0].attn.rope_scaling.query_growth);
+}
+
+/* GGUF: llama.cpp's converter gives Mistral Small 3.1's language part the same architecture, without the growth. */
+const struct family FAMILY_MINISTRAL3 = {
+    .name = "ministral3",
+    .gguf_architecture = "mistral3",
+    .is_permuted_in_gguf = true,
+    .is_mine = is_ministral3,
+    .keys = KEYS,
+    .describe = llama_describe,
+    .put_metadata = put_ministral3,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,

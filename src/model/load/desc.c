@@ -65,8 +65,6 @@ static bool is_of(const struct family *family, const json_t *config, const char 
 {
     if (!is_gguf)
         return family->is_mine(config);
-    if (family->gguf_other && strcmp(type, family->gguf_other) == 0)
-        return true;
     if (strcmp(type, family->gguf_architecture) != 0)
         return false;
     bool is_shared = false;
@@ -514,7 +512,8 @@ uint64_t model_context_kv_bytes(const struct model_desc *d, enum dtype kv_type, 
 /* Whether longer texts would need other frequencies. */
 static bool ends_at_context(const struct rope_scaling *s)
 {
-    return s->kind == ROPE_SCALING_DYNAMIC || (s->kind == ROPE_SCALING_LONGROPE && s->is_short);
+    return s->kind == ROPE_SCALING_DYNAMIC || s->query_growth != 0 ||
+           (s->kind == ROPE_SCALING_LONGROPE && s->is_short);
 }
 
 bool model_desc_ends_at_context(const struct model_desc *d)

@@ -39,8 +39,8 @@ uint64_t model_weights_fingerprint(const struct model *model)
 }
 
 /* A new field of these that affects keys and values must be added here. */
-_Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 1232, "see layer_fingerprint()");
-_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14416, "see model_shape_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 1240, "see layer_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14480, "see model_shape_fingerprint()");
 
 static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_freqs)
 {
@@ -72,7 +72,7 @@ static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_
     const double reals[] = {
         (double)a->scale,          (double)a->softcap, a->rope_theta, s->factor,           s->low_freq_factor,
         s->high_freq_factor,       s->beta_fast,       s->beta_slow,  s->attention_factor, (double)r->scale,
-        (double)a->latent_norm_eps
+        (double)a->latent_norm_eps, s->query_growth
     };
     uint64_t sum = 0;
     add(&sum, hash64(0, numbers, sizeof numbers));
