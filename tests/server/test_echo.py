@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import shutil
 
 import pytest
 
@@ -202,3 +203,18 @@ def test_a_model_without_a_tokenizer_takes_ids_and_refuses_to_echo_them(start, t
         refused = server.post(path, body)
         assert refused.status_code == 400 and "no tokenizer" in refused.json()["error"]["message"], refused.text
         assert refused.json()["error"]["param"] == param
+
+
+def test_a_long_prompt_has_a_bounded_number_of_log_probabilities(start, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(conftest.DEMO, folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "seq_length": 4096}), encoding="utf-8")
+    server = start(folder)
+    body = {"prompt": [100 + i % 90 for i in range(3200)], "echo": True, "max_tokens": 0}
+    refused = server.post("/v1/completions", {**body, "logprobs": 20})
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    assert error["param"] == "logprobs" and "are 67200 values, at most 65536 are possible" in error["message"]
+    whole = server.post("/v1/completions", {**body, "logprobs": 1}).json()["choices"][0]["logprobs"]
+    assert len(whole["token_logprobs"]) == 3200

@@ -655,6 +655,13 @@ static enum tutti_status prepare_rest(struct request *r, const struct model *mod
     int n_embedding = r->spec.embedding != TUTTI_EMBEDDING_NONE ? model_hidden_width(&model->desc) : 0;
     if (st != TUTTI_OK || n_scores + n_embedding == 0)
         return st;
+    int64_t n_values = (int64_t)n_scores * (1 + r->spec.top_logprobs);
+    if (n_values > LIMIT_PROMPT_LOGPROBS)
+        return error_set_param(
+            err, TUTTI_E_LIMIT, "logprobs",
+            "log-probabilities of %d prompt tokens with %d alternatives each are %lld values, "
+            "at most %d are possible: send a shorter prompt or request fewer alternatives",
+            n_scores, r->spec.top_logprobs, (long long)n_values, LIMIT_PROMPT_LOGPROBS);
     if (n_scores > 0)
         st = hold_memory(r, limits, prompt_results_bytes(n_scores), err);
     if (st == TUTTI_OK)
