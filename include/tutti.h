@@ -504,7 +504,7 @@ struct tutti_request {
     bool ignore_eos;   /* go on to max_tokens; for benchmarks */
     bool logprobs;     /* report the log-probability of each token */
     int top_logprobs;  /* and of the 0..20 most probable tokens */
-    /* Report log-probabilities of the prompt's tokens, in the first event: at most 65,536 of them and of
+    /* Report log-probabilities of the prompt's tokens, in the first event: at most 262,144 of them and of
      * their top_logprobs alternatives. Not with n_beams, and
      * not for models with bidirectional attention over the prompt (ChatGLM-6B), whose prompt tokens
      * have no such probability. */

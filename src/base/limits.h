@@ -21,7 +21,8 @@ enum {
     LIMIT_BEAMS = 64, /* at most LIMIT_CHOICES */
     LIMIT_STOPS = 16,
     LIMIT_TOP_LOGPROBS = 20,
-    LIMIT_PROMPT_LOGPROBS = 65536, /* of all tokens of a prompt, with their alternatives: they come in one event */
+    LIMIT_PROMPT_LOGPROBS =
+        262144, /* of a prompt's tokens and their alternatives: the text of all is made at once */
     LIMIT_ANSWER_LINE_BYTES = 16 * 1024 * 1024, /* of one line of an HTTP response */
     LIMIT_JSON_TREE_BYTES = 64 << 20, /* of the parsed values of one body, without the bytes of strings */
 };

@@ -20,6 +20,8 @@ COMMANDS = ["serve", "chat", "generate", "bench", "load", "convert", "perplexity
             "shard", "ranks", "plan", "devices"]
 SANITIZED = "ASAN_OPTIONS" in os.environ or "TSAN_OPTIONS" in os.environ
 PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+# A shell starts programs in the background with SIGINT ignored, which theirs inherit; they must end by it here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 EXACT = ["--type", "f32", "--kv-type", "f32"]
 GREEDY = ["--temperature", "0"] + EXACT
 

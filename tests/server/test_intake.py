@@ -278,7 +278,7 @@ def test_log_probabilities_take_about_the_bytes_of_the_reply(server):
 
 def test_a_reply_counts_until_its_client_has_read_it(start):
     server = start()
-    body = json.dumps({"prompt": [5] * 500, "max_tokens": 1, "echo": True, "logprobs": 20, "n": 16, "temperature": 0}).encode()
+    body = json.dumps({"prompt": [5] * 1000, "max_tokens": 1, "echo": True, "logprobs": 20, "n": 16, "temperature": 0}).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
