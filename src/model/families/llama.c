@@ -80,11 +80,28 @@ static void set_query_growth(struct model_desc *d, double growth)
         d->n_ctx = s->original_n_ctx;
 }
 
-static void describe_ministral3(struct model_desc *d, struct config *c)
+static void describe_gguf_ministral3(struct model_desc *d, struct config *c)
+{
+    struct attn_desc *a = &d->kinds[0].attn;
+    struct rope_scaling *s = &a->rope_scaling;
+    describe_gguf(d, c);
+    a->rope = ROPE_INTERLEAVED;
+    a->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
+    if (s->kind == ROPE_SCALING_YARN)
+        s->attention_factor /= 1 + 0.1 * config_float_or(c, "rope.scaling.yarn_log_multiplier", 0, 10, 0) *
+                                       log(s->factor);
+    set_query_growth(d, config_float_or(c, "attention.temperature_scale", 0, 1e3, 0));
+}
+
+static void describe_ministral3(struct model_desc *d, struct config *c, bool is_gguf)
 {
     static const struct transformers_defaults DEFAULTS = {
         .n_heads = 32, .n_kv_heads = 8, .head_dim = 128, .n_ctx = 262144, .n_vocab = 131072, .norm_eps = 1e-5
     };
+    if (is_gguf) {
+        describe_gguf_ministral3(d, c);
+        return;
+    }
     bool has_old = config_has_object(c, "rope_scaling");
     if (!has_old && !config_has_object(c, "rope_parameters"))
         config_unsupported(c, "rope_parameters", "a file without them");
@@ -101,16 +118,6 @@ static void describe_ministral3(struct model_desc *d, struct config *c)
     describe_window_of_all(d, c, config_int_or(c, "sliding_window", 1, INT32_MAX, 0));
 }
 
-/* Files of Ministral 3 say it with its own keys. */
-static void read_gguf_scales(struct model_desc *d, struct config *c)
-{
-    struct rope_scaling *s = &d->kinds[0].attn.rope_scaling;
-    double weight = config_float_or(c, "rope.scaling.yarn_log_multiplier", 0, 10, 0);
-    if (weight > 0 && s->kind == ROPE_SCALING_YARN)
-        s->attention_factor /= 1 + 0.1 * weight * log(s->factor);
-    set_query_growth(d, config_float_or(c, "attention.temperature_scale", 0, 1e3, 0));
-}
-
 static void llama_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
@@ -118,11 +125,6 @@ static void llama_describe(struct model_desc *d, struct config *c, bool is_gguf)
         describe_gguf(d, c);
         a->rope = ROPE_INTERLEAVED;
         a->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
-        read_gguf_scales(d, c);
-        return;
-    }
-    if (is_ministral3(c->root)) {
-        describe_ministral3(d, c);
         return;
     }
     if (describe_has_type(c->root, "ministral")) {
@@ -195,7 +197,7 @@ const struct family FAMILY_MINISTRAL3 = {
     .is_permuted_in_gguf = true,
     .is_mine = is_ministral3,
     .keys = KEYS,
-    .describe = llama_describe,
+    .describe = describe_ministral3,
     .put_metadata = put_ministral3,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
