@@ -80,8 +80,8 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
     gguf_writer_u32(w, "general.quantization_version", 2);
     const struct rope_scaling *s = &d->kinds[0].attn.rope_scaling;
     /* tutti does not use all of a context in which queries grow. */
-    put_u32(w, arch, "context_length",
-            s->query_growth != 0 ? (int)(s->factor * s->original_n_ctx) : d->n_ctx);
+    bool is_cut = s->query_growth != 0 && s->kind == ROPE_SCALING_YARN;
+    put_u32(w, arch, "context_length", is_cut ? (int)(s->factor * s->original_n_ctx) : d->n_ctx);
     put_u32(w, arch, "embedding_length", d->d_model);
     put_u32(w, arch, "block_count", model_n_loaded(d));
     if (d->uses_mtp)

@@ -96,6 +96,9 @@ def test_a_file_in_which_queries_grow_ends_at_its_context(tmp_path):
     longer = ",".join(["1"] * 513)
     assert "but the model has a context of 512" in tutti("logits", changed, "--ids", longer, "--out", tmp_path / "x", check=2).stderr
     tutti("logits", path, "--ids", longer, "--out", tmp_path / "x")
+    tutti("convert", changed, tmp_path / "again.gguf", "--type", "f16")
+    keys, _ = read_gguf(tmp_path / "again.gguf")
+    assert keys["mistral3.context_length"] == 512 and keys["mistral3.attention.temperature_scale"] == pytest.approx(0.1)
 
 
 PADDED = {"config": ({"pad_token": "<|im_start|>"}, {}, 1), "object": ({"pad_token": {"content": "<|im_start|>"}}, {}, 1),

@@ -24,7 +24,7 @@ def shown(page):
 
 
 def matches(lines, printed):
-    """A line … of the page stands for any lines that it leaves out."""
+    """A line … of the page matches any number of lines."""
     parts = [re.escape(line) if line != "…" else None for line in lines]
     text = "".join("(?:.*\n)*?" if part is None else part + "\n" for part in parts)
     return re.fullmatch(text, printed) is not None

@@ -37,7 +37,7 @@ static void block(sigset_t *old)
 
 /* Replaces the handler by another one, where it is this one: a signal that is ignored (nohup) or that the program
  * handles itself does not end it, and stays as it is. */
-static void replace(void (*from)(int), void (*to)(int))
+static void replace_handlers(void (*from)(int), void (*to)(int))
 {
     for (int i = 0; i < N_SIGNALS; i++) {
         struct sigaction now;
@@ -54,7 +54,7 @@ bool unfinished_add(const char *path)
     if (ok) {
         paths[n_paths++] = path;
         if (n_paths == 1)
-            replace(SIG_DFL, remove_unfinished);
+            replace_handlers(SIG_DFL, remove_unfinished);
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return ok;
@@ -72,7 +72,7 @@ void unfinished_drop(const char *path)
     bool was_last = n_paths > 0 && n == 0;
     n_paths = n;
     if (was_last) {
-        replace(remove_unfinished, SIG_DFL);
+        replace_handlers(remove_unfinished, SIG_DFL);
         free((void *)paths);
         paths = NULL;
         capacity = 0;

@@ -88,7 +88,7 @@ static void fail(struct config *c, enum tutti_status status, const char *key, co
                               expected);
 }
 
-/* What stands where a number is expected. value NULL: nothing, or an array of the metadata. */
+/* What was found in place of a number. value NULL: nothing, or an array of the metadata. */
 static const char *describe_found(const struct config *c, const char *key, const json_t *value)
 {
     char full[MAX_PATH_BYTES];

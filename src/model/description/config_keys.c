@@ -90,9 +90,7 @@ const struct config_key CONFIG_KEYS_COMMON[] = {
 };
 
 const struct config_key CONFIG_KEYS_ROTARY[] = {
-    { "partial_rotary_factor", "1.0" },
-    { "rope_parameters.partial_rotary_factor", "1.0" },
-    { "rope_scaling.partial_rotary_factor", "1.0" },
+    CONFIG_WHOLE_HEADS,
     { NULL, NULL },
 };
 

@@ -5,6 +5,13 @@
 
 #include "model/description/config.h"
 
+/* Entries, within a list, of families that rotate whole heads. */
+#define CONFIG_WHOLE_HEADS                                                                                   \
+    { "partial_rotary_factor", "1.0" }, { "rope_parameters.partial_rotary_factor", "1.0" },                  \
+    {                                                                                                        \
+        "rope_scaling.partial_rotary_factor", "1.0"                                                          \
+    }
+
 extern const struct config_key CONFIG_KEYS_COMMON[]; /* of config.json */
 extern const struct config_key CONFIG_KEYS_ROTARY[]; /* of families that rotate whole heads */
 extern const struct config_key

@@ -2,6 +2,7 @@
  * Gemma 2 and Gemma 3 (its text part) also have norms after both blocks, and layers with and without a window. Gemma 2
  * caps scores and logits softly; Gemma 3 norms the heads of q and k, and its layers with a window rotate with
  * another base. Checkpoints of Gemma 3 with a vision part are unwrapped by checkpoint/text_part.h. */
+#include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
@@ -60,9 +61,7 @@ static bool is_gemma3(const json_t *config)
 
 static const struct config_key GEMMA_KEYS[] = {
     { "use_bidirectional_attention", "false" },
-    { "partial_rotary_factor", "1.0" },
-    { "rope_parameters.partial_rotary_factor", "1.0" },
-    { "rope_scaling.partial_rotary_factor", "1.0" },
+    CONFIG_WHOLE_HEADS,
     { NULL, NULL },
 };
 

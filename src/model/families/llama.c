@@ -17,9 +17,7 @@ static const struct tensor_names LAYOUTS[] = {
 };
 
 static const struct config_key KEYS[] = {
-    { "partial_rotary_factor", "1.0" },
-    { "rope_parameters.partial_rotary_factor", "1.0" },
-    { "rope_scaling.partial_rotary_factor", "1.0" },
+    CONFIG_WHOLE_HEADS,
     { "is_llama_config", "true" }, /* SmolLM2 */
     { "rope_interleaved", "false" },
     { NULL, NULL },
@@ -80,13 +78,17 @@ static void set_query_growth(struct model_desc *d, double growth)
         d->n_ctx = s->original_n_ctx;
 }
 
+static void describe_gguf_llama(struct model_desc *d, struct config *c)
+{
+    describe_gguf(d, c);
+    d->kinds[0].attn.rope = ROPE_INTERLEAVED;
+    d->kinds[0].attn.window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
+}
+
 static void describe_gguf_ministral3(struct model_desc *d, struct config *c)
 {
-    struct attn_desc *a = &d->kinds[0].attn;
-    struct rope_scaling *s = &a->rope_scaling;
-    describe_gguf(d, c);
-    a->rope = ROPE_INTERLEAVED;
-    a->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
+    struct rope_scaling *s = &d->kinds[0].attn.rope_scaling;
+    describe_gguf_llama(d, c);
     if (s->kind == ROPE_SCALING_YARN)
         s->attention_factor /= 1 + 0.1 * config_float_or(c, "rope.scaling.yarn_log_multiplier", 0, 10, 0) *
                                        log(s->factor);
@@ -122,9 +124,7 @@ static void llama_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     if (is_gguf) {
-        describe_gguf(d, c);
-        a->rope = ROPE_INTERLEAVED;
-        a->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
+        describe_gguf_llama(d, c);
         return;
     }
     if (describe_has_type(c->root, "ministral")) {
@@ -203,8 +203,7 @@ const struct family FAMILY_MINISTRAL3 = {
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = llama_choose_chat,
-    .defaults = defaults,
+    .choose_chat = family_no_chat,
     .text_prefix = family_bos_prefix,
 };
 

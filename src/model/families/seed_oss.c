@@ -12,9 +12,7 @@ static const struct tensor_names LAYOUTS[] = {
 static const struct config_key KEYS[] = {
     { "pretraining_tp", NULL },   /* of training */
     { "residual_dropout", NULL }, /* of training */
-    { "partial_rotary_factor", "1.0" },
-    { "rope_parameters.partial_rotary_factor", "1.0" },
-    { "rope_scaling.partial_rotary_factor", "1.0" },
+    CONFIG_WHOLE_HEADS,
     { NULL, NULL },
 };
 

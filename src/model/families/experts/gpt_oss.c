@@ -25,9 +25,7 @@ static const struct config_key KEYS[] = {
     /* Of OpenAI's own code: num_experts_per_tok and original_max_position_embeddings are read. */
     { "experts_per_token", NULL },
     { "initial_context_length", NULL },
-    { "partial_rotary_factor", "1.0" },
-    { "rope_parameters.partial_rotary_factor", "1.0" },
-    { "rope_scaling.partial_rotary_factor", "1.0" },
+    CONFIG_WHOLE_HEADS,
     { "swiglu_alpha", "1.702" },
     { "swiglu_limit", "7.0" },
     { NULL, NULL },

@@ -22,9 +22,7 @@ static const struct config_key KEYS[] = {
     { "output_router_logits", NULL },
     { "router_aux_loss_coef", NULL }, /* of training */
     { "clip_qkv", "null" },
-    { "partial_rotary_factor", "1.0" },
-    { "rope_parameters.partial_rotary_factor", "1.0" },
-    { "rope_scaling.partial_rotary_factor", "1.0" },
+    CONFIG_WHOLE_HEADS,
     { NULL, NULL },
 };
 

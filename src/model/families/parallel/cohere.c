@@ -21,20 +21,14 @@ static const struct tensor_names LAYOUTS[] = {
 
 enum { PERIOD = 4 }; /* every PERIOD-th layer of cohere2 has no window */
 
-#define COMMON_KEYS                                                                                          \
-    { "partial_rotary_factor", "1.0" }, { "rope_parameters.partial_rotary_factor", "1.0" },                  \
-    {                                                                                                        \
-        "rope_scaling.partial_rotary_factor", "1.0"                                                          \
-    }
-
 static const struct config_key COHERE_KEYS[] = {
-    COMMON_KEYS,
+    CONFIG_WHOLE_HEADS,
     { "use_qk_norm", "false" }, /* Command R+: norms with a weight for each head */
     { NULL, NULL },
 };
 
 static const struct config_key COHERE2_KEYS[] = {
-    COMMON_KEYS,
+    CONFIG_WHOLE_HEADS,
     { "cache_implementation", NULL },
     { "layer_switch", NULL },                /* the same as sliding_window_pattern */
     { "order_of_interleaved_layers", NULL }, /* "local_attn_first" */
