@@ -34,10 +34,8 @@ static const struct tensor_names GEMMA_LAYOUTS[] = {
 static const struct tensor_names GEMMA2_LAYOUTS[] = { { NAMES_GEMMA }, LAYOUTS_GGUF(NAMES_GEMMA_GGUF) };
 
 static const struct tensor_names GEMMA3_LAYOUTS[] = {
-    { NAMES_GEMMA, .of[SLOT_Q_NORM] = { LAYER "self_attn.q_norm.weight" },
-      .of[SLOT_K_NORM] = { LAYER "self_attn.k_norm.weight" } },
-    LAYOUTS_GGUF(NAMES_GEMMA_GGUF, .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
-                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
+    { NAMES_GEMMA, NAMES_QK_NORMS },
+    LAYOUTS_GGUF(NAMES_GEMMA_GGUF, NAMES_GGUF_QK_NORMS),
 };
 
 /* Layers whose number + 1 is a multiple of the period have no window. In GGUF models of so many layers

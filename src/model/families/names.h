@@ -47,6 +47,13 @@
     .of[SLOT_DOWN] = { prefix "output.projection.weight" },                                                  \
     .transposed = TRANSPOSED_ATTN_OUT | TRANSPOSED_MLP
 
+/* Norms of q and k: of each head, or of all heads together. */
+#define NAMES_QK_NORMS                                                                                       \
+    .of[SLOT_Q_NORM] = { "model.layers.%d.self_attn.q_norm.weight" },                                        \
+    .of[SLOT_K_NORM] = { "model.layers.%d.self_attn.k_norm.weight" }
+#define NAMES_GGUF_QK_NORMS                                                                                  \
+    .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" }, .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }
+
 /* Experts: a tensor for each, as published; or one for all of a layer, as transformers 5 has them in
  * memory. path: of the block within the layer. */
 #define NAMES_EXPERTS(path, gate, up, down)                                                                  \

@@ -27,13 +27,10 @@ static const struct tensor_names QWEN2_LAYOUTS[] = {
 };
 
 static const struct tensor_names QWEN3_LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP,
-      .of[SLOT_Q_NORM] = { "model.layers.%d.self_attn.q_norm.weight" },
-      .of[SLOT_K_NORM] = { "model.layers.%d.self_attn.k_norm.weight" } },
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, NAMES_QK_NORMS },
     { NAMES_CORE, .of[SLOT_Q_NORM] = { "decoder.layers.%d.self_attention.q_layernorm.weight" },
       .of[SLOT_K_NORM] = { "decoder.layers.%d.self_attention.k_layernorm.weight" } },
-    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
-                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_QK_NORMS),
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };

@@ -9,21 +9,16 @@
 #define ROUTER                                                                                               \
     .of[SLOT_ROUTER] = { "model.layers.%d.mlp.gate.weight" },                                                \
     .of[SLOT_ROUTER_BIAS] = { "model.layers.%d.mlp.gate.e_score_correction_bias" }
-#define HEAD_NORMS                                                                                           \
-    .of[SLOT_Q_NORM] = { "model.layers.%d.self_attn.q_norm.weight" },                                        \
-    .of[SLOT_K_NORM] = { "model.layers.%d.self_attn.k_norm.weight" }
 
 static const struct tensor_names LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_MTP,
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, NAMES_QK_NORMS, NAMES_MTP,
       NAMES_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), NAMES_SHARED("shared_experts") },
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_MTP, NAMES_EXPERTS_MERGED,
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, NAMES_QK_NORMS, NAMES_MTP, NAMES_EXPERTS_MERGED,
       NAMES_SHARED("shared_experts") },
     LAYOUTS_GGUF(NAMES_GGUF_BUT_FFN_NORM, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS, NAMES_GGUF_SHARED,
                  NAMES_GGUF_MTP, .of[SLOT_FFN_NORM] = { "blk.%d.post_attention_norm.weight" },
                  .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
-                 .of[SLOT_ROUTER_BIAS] = { "blk.%d.exp_probs_b.bias" },
-                 .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
-                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
+                 .of[SLOT_ROUTER_BIAS] = { "blk.%d.exp_probs_b.bias" }, NAMES_GGUF_QK_NORMS),
 };
 
 static const struct config_key KEYS[] = {

@@ -4,9 +4,7 @@
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
-#define ATTENTION                                                                                            \
-    NAMES_TRANSFORMERS, .of[SLOT_Q_NORM] = { "model.layers.%d.self_attn.q_norm.weight" },                    \
-                        .of[SLOT_K_NORM] = { "model.layers.%d.self_attn.k_norm.weight" }
+#define ATTENTION NAMES_TRANSFORMERS, NAMES_QK_NORMS
 #define ROUTER(path)                                                                                         \
     .of[SLOT_ROUTER] = { "model.layers.%d." path ".gate.weight" },                                           \
     .of[SLOT_ROUTER_BIAS] = { "model.layers.%d." path ".e_score_correction_bias" }
@@ -15,9 +13,7 @@ static const struct tensor_names LAYOUTS[] = {
     { ATTENTION, ROUTER("block_sparse_moe"), NAMES_EXPERTS("block_sparse_moe", "w1", "w3", "w2") },
     { ATTENTION, ROUTER("mlp"), NAMES_EXPERTS_MERGED },
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_EXPERTS, .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
-                 .of[SLOT_ROUTER_BIAS] = { "blk.%d.exp_probs_b.bias" },
-                 .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
-                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
+                 .of[SLOT_ROUTER_BIAS] = { "blk.%d.exp_probs_b.bias" }, NAMES_GGUF_QK_NORMS),
 };
 
 static const struct config_key KEYS[] = {

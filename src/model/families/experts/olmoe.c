@@ -4,18 +4,13 @@
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
-#define LAYER "model.layers.%d."
-#define COMMON                                                                                               \
-    NAMES_TRANSFORMERS, .of[SLOT_ROUTER] = { LAYER "mlp.gate.weight" },                                      \
-                        .of[SLOT_Q_NORM] = { LAYER "self_attn.q_norm.weight" },                              \
-                        .of[SLOT_K_NORM] = { LAYER "self_attn.k_norm.weight" }
+#define COMMON NAMES_TRANSFORMERS, .of[SLOT_ROUTER] = { "model.layers.%d.mlp.gate.weight" }, NAMES_QK_NORMS
 
 static const struct tensor_names LAYOUTS[] = {
     { COMMON, NAMES_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj") },
     { COMMON, NAMES_EXPERTS_MERGED },
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_EXPERTS, .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
-                 .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
-                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
+                 NAMES_GGUF_QK_NORMS),
 };
 
 static const struct config_key KEYS[] = {

@@ -11,9 +11,6 @@
 #define ROUTER_AND_GATE                                                                                      \
     .of[SLOT_ROUTER] = { "model.layers.%d.mlp.gate.weight", "model.layers.%d.mlp.shared_expert_gate."        \
                                                             "weight" }
-#define HEAD_NORMS                                                                                           \
-    .of[SLOT_Q_NORM] = { "model.layers.%d.self_attn.q_norm.weight" },                                        \
-    .of[SLOT_K_NORM] = { "model.layers.%d.self_attn.k_norm.weight" }
 
 static const struct tensor_names QWEN2_LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER_AND_GATE,
@@ -25,24 +22,20 @@ static const struct tensor_names QWEN2_LAYOUTS[] = {
 };
 
 static const struct tensor_names QWEN3_LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS,
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, NAMES_QK_NORMS,
       NAMES_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj") },
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_EXPERTS_MERGED },
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, NAMES_QK_NORMS, NAMES_EXPERTS_MERGED },
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS,
-                 .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
-                 .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
-                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
+                 .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" }, NAMES_GGUF_QK_NORMS),
 };
 
 /* Published files have the experts' matrices as [in][out], those that transformers 5 saves as [out][in]. */
 static const struct tensor_names QWEN3_VL_LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_EXPERTS_MERGED,
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, NAMES_QK_NORMS, NAMES_EXPERTS_MERGED,
       .transposed = 1 << SLOT_EXPERT_GATE_UP | 1 << SLOT_EXPERT_DOWN },
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_EXPERTS_MERGED },
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, NAMES_QK_NORMS, NAMES_EXPERTS_MERGED },
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS,
-                 .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
-                 .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
-                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
+                 .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" }, NAMES_GGUF_QK_NORMS),
 };
 
 static const struct config_key VL_GGUF_KEYS[] = {
