@@ -98,7 +98,8 @@ static void describe_cohere2(struct model_desc *d, struct config *c, bool is_ggu
             d->kinds[i].attn.rope = ROPE_NONE;
 }
 
-/* llama.cpp has neither, and heads as wide as the model together. */
+/* llama.cpp's graph has no biases and no output matrix of its own, and its heads are together as wide as
+ * the model. */
 static const char *find_fault(const struct model_desc *d)
 {
     const struct attn_desc *a = &d->kinds[0].attn;
@@ -117,18 +118,22 @@ static const char *cohere2_fault(const struct model_desc *d)
     return find_fault(d);
 }
 
+static void put_common(struct gguf_writer *w, const struct model_desc *d, const char *logit_scale_key,
+                       const char *scaling_type_key)
+{
+    gguf_writer_f32(w, logit_scale_key, d->logit_scale);
+    if (d->kinds[0].attn.rope_scaling.kind == ROPE_SCALING_NONE)
+        gguf_writer_string(w, scaling_type_key, "none", 4);
+}
+
 static void put_cohere(struct gguf_writer *w, const struct model_desc *d)
 {
-    gguf_writer_f32(w, "command-r.logit_scale", d->logit_scale);
-    if (d->kinds[0].attn.rope_scaling.kind == ROPE_SCALING_NONE)
-        gguf_writer_string(w, "command-r.rope.scaling.type", "none", 4);
+    put_common(w, d, "command-r.logit_scale", "command-r.rope.scaling.type");
 }
 
 static void put_cohere2(struct gguf_writer *w, const struct model_desc *d)
 {
-    gguf_writer_f32(w, "cohere2.logit_scale", d->logit_scale);
-    if (d->kinds[0].attn.rope_scaling.kind == ROPE_SCALING_NONE)
-        gguf_writer_string(w, "cohere2.rope.scaling.type", "none", 4);
+    put_common(w, d, "cohere2.logit_scale", "cohere2.rope.scaling.type");
 }
 
 const struct family FAMILY_COHERE = {
