@@ -37,7 +37,7 @@ void describe_layer_types(struct model_desc *desc, struct config *c, int window,
  * say otherwise. */
 void describe_window_of_all(struct model_desc *desc, struct config *c, int window);
 
-/* Gives experts to all layers but those of is_dense [n_layers], which keep the width d_ff of kinds[0].
+/* Gives experts to all layers but those of is_dense [n_layers] (NULL: to all), which keep the width d_ff of kinds[0].
  * Everything else must already be set, also the kinds of layers with and without a window. */
 void describe_expert_layers(struct model_desc *desc, const struct expert_desc *experts,
                             const uint8_t *is_dense);

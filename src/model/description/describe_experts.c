@@ -10,11 +10,11 @@ void describe_expert_layers(struct model_desc *d, const struct expert_desc *expe
     int found[MAX_LAYER_KINDS][2], n = 0; /* 1 + the new kind of an old one, with and without experts */
     memset(found, 0, sizeof found);
     for (int i = 0; i < d->n_layers; i++) {
-        int *kind = &found[d->kind_of[i]][is_dense[i] != 0];
+        int *kind = &found[d->kind_of[i]][is_dense && is_dense[i]];
         if (*kind == 0) {
             assert(n < MAX_LAYER_KINDS); /* twice the kinds that attention has */
             kinds[n] = d->kinds[d->kind_of[i]];
-            if (!is_dense[i]) {
+            if (!is_dense || !is_dense[i]) {
                 kinds[n].ffn.d_ff = 0;
                 kinds[n].ffn.experts = *experts;
             }

@@ -92,7 +92,6 @@ static void read_metadata(struct model_desc *d, struct config *c, struct routing
 
 static void gpt_oss_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
     struct expert_desc e = { .has_router_bias = true, .has_bias = true };
     d->kinds[0].attn.has_sinks = true;
     if (is_gguf)
@@ -103,7 +102,7 @@ static void gpt_oss_describe(struct model_desc *d, struct config *c, bool is_ggu
     e.d_ff = d->kinds[0].ffn.d_ff;
     for (int i = 0; i < d->n_kinds; i++)
         d->kinds[i].ffn.activation = ACT_SILU_CLAMPED;
-    describe_expert_layers(d, &e, NONE_DENSE);
+    describe_expert_layers(d, &e, NULL);
 }
 
 static void gpt_oss_put_metadata(struct gguf_writer *w, const struct model_desc *d)

@@ -77,7 +77,6 @@ static void minimax_describe(struct model_desc *d, struct config *c, bool is_ggu
                                                            .norm_eps = 1e-6,
                                                            .rope_theta = 5e6,
                                                            .rotary_part = 1 };
-    static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
     struct attn_desc *a = &d->kinds[0].attn;
     struct expert_desc *e = &d->kinds[0].ffn.experts;
     if (is_gguf) {
@@ -102,7 +101,7 @@ static void minimax_describe(struct model_desc *d, struct config *c, bool is_ggu
     experts.has_choice_bias = experts.routing.is_normed = true;
     experts.routing.kind = ROUTE_SIGMOID;
     experts.routing.scale = 1;
-    describe_expert_layers(d, &experts, NONE_DENSE);
+    describe_expert_layers(d, &experts, NULL);
 }
 
 static void minimax_put_metadata(struct gguf_writer *w, const struct model_desc *d)

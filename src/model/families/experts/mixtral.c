@@ -34,7 +34,6 @@ static bool mixtral_is_mine(const json_t *config)
 static void mixtral_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     static const struct transformers_defaults DEFAULTS = { 8, 0, 131072, 1e-5, 0 };
-    static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
     struct attn_desc *a = &d->kinds[0].attn;
     if (is_gguf) {
         describe_gguf_experts(d, c);
@@ -55,7 +54,7 @@ static void mixtral_describe(struct model_desc *d, struct config *c, bool is_ggu
     struct expert_desc experts = d->kinds[0].ffn.experts;
     experts.d_ff = d->kinds[0].ffn.d_ff;
     experts.routing.is_normed = true;
-    describe_expert_layers(d, &experts, NONE_DENSE);
+    describe_expert_layers(d, &experts, NULL);
 }
 
 static void mixtral_put_metadata(struct gguf_writer *w, const struct model_desc *d)

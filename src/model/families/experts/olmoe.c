@@ -31,7 +31,6 @@ static void olmoe_describe(struct model_desc *d, struct config *c, bool is_gguf)
     static const struct transformers_defaults DEFAULTS = {
         .n_heads = 16, .n_ctx = 4096, .n_vocab = 50304, .norm_eps = 1e-5
     };
-    static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
     struct attn_desc *a = &d->kinds[0].attn;
     struct expert_desc *e = &d->kinds[0].ffn.experts;
     if (is_gguf) {
@@ -50,7 +49,7 @@ static void olmoe_describe(struct model_desc *d, struct config *c, bool is_gguf)
     a->has_qk_norm = a->norms_all_heads = true;
     struct expert_desc experts = *e;
     experts.d_ff = d->kinds[0].ffn.d_ff;
-    describe_expert_layers(d, &experts, NONE_DENSE);
+    describe_expert_layers(d, &experts, NULL);
 }
 
 static void olmoe_put_metadata(struct gguf_writer *w, const struct model_desc *d)

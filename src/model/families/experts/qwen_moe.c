@@ -115,7 +115,6 @@ static void describe_experts(struct model_desc *d, struct config *c, struct expe
 /* e: what is known of the experts; the rest is read from the file. All layers have experts. */
 static void describe_gguf_qwen(struct model_desc *d, struct config *c, struct expert_desc *e)
 {
-    static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
     bool is_normed = e->routing.is_normed;
     describe_gguf_experts(d, c);
     describe_gguf(d, c);
@@ -127,7 +126,7 @@ static void describe_gguf_qwen(struct model_desc *d, struct config *c, struct ex
     if (e->gates_shared)
         e->d_shared = config_int_or(c, "expert_shared_feed_forward_length", 1, LIMIT_DIMENSION,
                                     d->kinds[0].ffn.d_ff);
-    describe_expert_layers(d, e, NONE_DENSE);
+    describe_expert_layers(d, e, NULL);
 }
 
 static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
