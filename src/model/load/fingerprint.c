@@ -70,9 +70,18 @@ static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_
         e->has_bias,      a->first,
     };
     const double reals[] = {
-        (double)a->scale,          (double)a->softcap, a->rope_theta, s->factor,           s->low_freq_factor,
-        s->high_freq_factor,       s->beta_fast,       s->beta_slow,  s->attention_factor, (double)r->scale,
-        (double)a->latent_norm_eps, s->query_growth
+        (double)a->scale,
+        (double)a->softcap,
+        a->rope_theta,
+        s->factor,
+        s->low_freq_factor,
+        s->high_freq_factor,
+        s->beta_fast,
+        s->beta_slow,
+        s->attention_factor,
+        (double)r->scale,
+        (double)a->latent_norm_eps,
+        s->query_growth,
     };
     uint64_t sum = 0;
     add(&sum, hash64(0, numbers, sizeof numbers));
