@@ -38,6 +38,14 @@ struct input_row {
     float d;     /* where all q are 0: magic */
 };
 
+/* What AVX2's kernels read in place of it. A sum that starts at INPUT_MAGIC's bits and is read as a float is
+ * INPUT_MAGIC + sum; times d, less INPUT_MAGIC d, which is one operation and exact, it is what add up the weights' scales. */
+struct scaled_row {
+    int32_t start[2]; /* bits of INPUT_MAGIC - factor * sum(q), as above */
+    float magic_d, d; /* INPUT_MAGIC d */
+};
+#define INPUT_MAGIC 0x1.8p23f
+
 /* Of d: 0..7. Kernels in assembly read it as byte 2 of d, of which it is the bits 4 to 6. */
 static inline int input_step(const struct input_row *row)
 {
@@ -83,6 +91,15 @@ static inline __attribute__((always_inline)) void input_set_start(struct input_r
 static inline int32_t input_start(const struct input_row *row, int run)
 {
     return (int32_t)((uint32_t)row->start[run] - float_bits(row->magic));
+}
+
+static inline __attribute__((always_inline)) struct scaled_row scaled_row(const struct input_row *row)
+{
+    const uint32_t bits = float_bits(INPUT_MAGIC);
+    return (struct scaled_row){ .start = { (int32_t)(bits + (uint32_t)input_start(row, 0)),
+                                           (int32_t)(bits + (uint32_t)input_start(row, 1)) },
+                                .magic_d = INPUT_MAGIC * row->d,
+                                .d = row->d };
 }
 
 #endif

@@ -2,6 +2,7 @@
 #include "base/half.h"
 #include "check.h"
 #include "kernels/float8.h"
+#include "kernels/input_block.h"
 #include "kernels/pack.h"
 
 #include <string.h>
@@ -79,6 +80,20 @@ uint8_t *check_tame_panel(struct check *c, enum dtype dtype, int n_in)
     return packed_panel(c, dtype, n_in, true);
 }
 
+/* The rows of a tile of ref as those of AVX2's. */
+static void scale_rows(uint8_t *tile, int n_rows, int n_in)
+{
+    for (int b = 0; b < n_in / BLOCK; b++) {
+        tile += n_rows * BLOCK;
+        for (int r = 0; r < n_rows; r++, tile += sizeof(struct input_row)) {
+            struct input_row row;
+            memcpy(&row, tile, sizeof row);
+            const struct scaled_row scaled = scaled_row(&row);
+            memcpy(tile, &scaled, sizeof scaled);
+        }
+    }
+}
+
 static void check_tile(struct check *c, const struct kernels *ref, enum dtype type, int n_rows, int n_in)
 {
     if (check_next(c, (any_fn *)c->k->tile[type], "tile_%s_%dx%d_%d", dtype_name(type), n_rows, n_in,
@@ -92,6 +107,8 @@ static void check_tile(struct check *c, const struct kernels *ref, enum dtype ty
         bool is_own = (c->k->cpu & (CPU_SPLIT | CPU_PAIRED)) && dtype_block_elems(type) > 1 &&
                       format_is_paired(quant_format(type));
         (is_own ? c->k : ref)->tile[type](want, x, stride, n_rows, 0, n_in);
+        if ((c->k->cpu & CPU_AVX2) && !(c->k->cpu & CPU_AVX512) && dtype_block_elems(type) > 1)
+            scale_rows(want, n_rows, n_in);
         c->k->tile[type](got, x, stride, n_rows, middle, n_in);
         c->k->tile[type](got, x, stride, n_rows, 0, middle);
         check_same(c, want, got, n_bytes);

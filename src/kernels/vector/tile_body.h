@@ -1,5 +1,6 @@
 /* Quantization of input rows with vec16: the optimized version of the one in
- * ref/linear_quantized.c. */
+ * ref/linear_quantized.c. The file that includes this one defines HAS_SCALED_ROWS: whether its kernels read
+ * struct scaled_row. */
 #include "kernels/input_block.h"
 #include "kernels/ref/exp.h"
 #include "kernels/vector/vector.h"
@@ -37,6 +38,10 @@ INLINE void tile_quantized(uint8_t *dst, const float *x, size_t stride, int n_ro
             prefetch(from + PREFETCH_COLUMNS);
             prefetch(from + PREFETCH_COLUMNS + LANES);
             quantize_block((int8_t *)block + r * BLOCK, rows + r, from, f);
+            if (HAS_SCALED_ROWS) {
+                const struct scaled_row row = scaled_row(rows + r);
+                memcpy(rows + r, &row, sizeof row);
+            }
         }
     }
 }

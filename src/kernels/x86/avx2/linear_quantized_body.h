@@ -19,25 +19,17 @@
 
 #include <immintrin.h>
 
-enum {
-    STRIP = 8,     /* output rows of a register */
-    FEW_ROWS = 12, /* up to here a row multiplies the scales for itself */
-};
+enum { STRIP = 8 }; /* output rows of a register */
 
 /* Factors of one half of a block: [run][strip]. */
 struct scales {
     __m256 scale[2][2], min[2][2];
 };
 
-/* The same times 8 + step. */
-struct multiples {
-    __m256 scale[2][2][INPUT_STEPS], min[2][2][INPUT_STEPS];
-};
-
 /* The input rows of one block, and their totals. */
 struct input {
     const int32_t *q; /* [n_rows][8] times four bytes */
-    const struct input_row *rows;
+    const struct scaled_row *rows;
     float *total[2]; /* [half], then [n_rows][16] */
     int n_rows;
 };
@@ -136,68 +128,35 @@ INLINE void load_scales(struct scales *s, const uint8_t *unit, const uint8_t *wi
     }
 }
 
-/* 8 + step, at four times step: many_rows.h. */
-static const float STEPS[4 * INPUT_STEPS] = {
-    [0] = 8, [4] = 9, [8] = 10, [12] = 11, [16] = 12, [20] = 13, [24] = 14, [28] = 15
-};
-
-INLINE void multiply_scales(struct multiples *m, const struct scales *s, const struct quant_format f)
-{
-    UNROLL
-    for (int i = 0; i < 2 * BLOCK / f.sub; i++) {
-        UNROLL
-        for (int step = 0; step < INPUT_STEPS; step++) {
-            const __m256 factor = _mm256_set1_ps(STEPS[4 * step]);
-            m->scale[i / 2][i % 2][step] = _mm256_mul_ps(s->scale[i / 2][i % 2], factor);
-            if (f.has_min)
-                m->min[i / 2][i % 2][step] = _mm256_mul_ps(s->min[i / 2][i % 2], factor);
-        }
-    }
-}
-
-/* The scales of half a block; with multiples those of each step, else NULL. */
-struct factors {
-    const struct scales *scales;
-    const struct multiples *multiples;
-};
-
 /* An input row's part of the factors of a run. */
 struct row_factors {
-    __m256 magic, least[2], steps;
-    int step;
+    __m256 magic_d, d, least[2];
 };
 
-INLINE void load_row(struct row_factors *c, const struct input_row *row, const struct factors *factors,
-                     const struct quant_format f)
+INLINE void load_row(struct row_factors *c, const struct scaled_row *row, const struct quant_format f)
 {
-    c->magic = _mm256_set1_ps(row->magic);
-    c->step = input_step(row);
-    if (!factors->multiples)
-        c->steps = _mm256_set1_ps(STEPS[4 * c->step]);
+    c->magic_d = _mm256_set1_ps(row->magic_d);
+    c->d = _mm256_set1_ps(row->d);
     for (int run = 0; f.has_min && run < BLOCK / f.sub; run++)
-        c->least[run] = _mm256_sub_ps(_mm256_castsi256_ps(_mm256_set1_epi32(row->start[run])), c->magic);
+        c->least[run] = _mm256_fmsub_ps(_mm256_castsi256_ps(_mm256_set1_epi32(row->start[run])), c->d,
+                                        c->magic_d);
 }
 
 /* What the sum of a run starts with. */
-INLINE __m256i load_start(const struct input_row *row, const int run, const struct quant_format f)
+INLINE __m256i load_start(const struct scaled_row *row, const int run, const struct quant_format f)
 {
-    return f.zero == 0 ? _mm256_castps_si256(_mm256_set1_ps(row->magic)) : _mm256_set1_epi32(row->start[run]);
+    return f.zero == 0 ? _mm256_castps_si256(_mm256_set1_ps(INPUT_MAGIC)) : _mm256_set1_epi32(row->start[run]);
 }
 
 /* total += the sum of a run, its start included, and after the last run the minimums. */
 INLINE __m256 add_run(__m256 total, __m256i sum, const struct row_factors *c, const int strip, const int run,
-                      const struct factors *factors, const struct quant_format f)
+                      const struct scales *scales, const struct quant_format f)
 {
     const int runs = BLOCK / f.sub;
-    const __m256 value = _mm256_sub_ps(_mm256_castsi256_ps(sum), c->magic);
-    __m256 factor = factors->multiples ? factors->multiples->scale[run][strip][c->step]
-                                       : _mm256_mul_ps(factors->scales->scale[run][strip], c->steps);
-    total = _mm256_fmadd_ps(value, factor, total);
-    for (int i = 0; f.has_min && run + 1 == runs && i < runs; i++) {
-        factor = factors->multiples ? factors->multiples->min[i][strip][c->step]
-                                    : _mm256_mul_ps(factors->scales->min[i][strip], c->steps);
-        total = _mm256_fmadd_ps(c->least[i], factor, total);
-    }
+    const __m256 value = _mm256_fmsub_ps(_mm256_castsi256_ps(sum), c->d, c->magic_d);
+    total = _mm256_fmadd_ps(value, scales->scale[run][strip], total);
+    for (int i = 0; f.has_min && run + 1 == runs && i < runs; i++)
+        total = _mm256_fmadd_ps(c->least[i], scales->min[i][strip], total);
     return total;
 }
 
@@ -207,17 +166,6 @@ struct block {
     const uint8_t *wide;         /* of format_widen() */
     int index;                   /* of the unit */
 };
-
-/* The scales of half h, which are stored in *scales and *multiples. multiplies: by each step. */
-INLINE struct factors load_factors(struct scales *scales, struct multiples *multiples,
-                                   const struct block *block, int h, const struct quant_format f,
-                                   const bool multiplies)
-{
-    load_scales(scales, block->unit, block->wide, h * LANES, block->index, f);
-    if (multiplies)
-        multiply_scales(multiples, scales, f);
-    return (struct factors){ scales, multiplies ? multiples : NULL };
-}
 
 #if IS_VNNI
 #include "kernels/x86/avxvnni/many_rows_body.h"
@@ -284,9 +232,9 @@ INLINE struct block block_at(const uint8_t *panel, uint8_t *wide, int b, const s
 
 INLINE struct input input_at(float *total, const uint8_t *tile, int n_rows, int b)
 {
-    tile += (size_t)b * (size_t)n_rows * (BLOCK + sizeof(struct input_row));
+    tile += (size_t)b * (size_t)n_rows * (BLOCK + sizeof(struct scaled_row));
     return (struct input){ .q = (const int32_t *)tile,
-                           .rows = (const struct input_row *)(tile + n_rows * BLOCK),
+                           .rows = (const struct scaled_row *)(tile + n_rows * BLOCK),
                            .total = { total, total + half_rows(n_rows) * LANES },
                            .n_rows = n_rows };
 }
@@ -316,29 +264,28 @@ INLINE void single_row(float *out, const uint8_t *panel, const struct quant_form
         single_strip(sums[3], block.first + half + 32, q, f);
         UNROLL
         for (int strip = 0; strip < 4; strip++) {
-            const struct factors factors = { &scales[strip / 2], NULL };
             __m256 total = _mm256_loadu_ps(out + strip * STRIP);
             struct row_factors c;
-            load_row(&c, x.rows, &factors, f);
+            load_row(&c, x.rows, f);
             UNROLL
             for (int run = 0; run < BLOCK / f.sub; run++)
                 total = add_run(total, _mm256_add_epi32(sums[strip][run], load_start(x.rows, run, f)), &c,
-                                strip % 2, run, &factors, f);
+                                strip % 2, run, &scales[strip / 2], f);
             _mm256_storeu_ps(out + strip * STRIP, total);
         }
     }
 }
 
-/* One panel for several rows. multiplies: first the scales by each step. */
+/* One panel for several rows. */
 INLINE void many_rows(float *out, const uint8_t *panel, const struct quant_format f, const uint8_t *tile,
-                      int n_rows, int n_blocks, const bool multiplies)
+                      int n_rows, int n_blocks)
 {
     _Alignas(64) uint8_t wide[FORMAT_WIDE];
     clear_totals(out, n_rows);
     for (int b = 0; b < n_blocks; b++) {
         const struct block block = block_at(panel, wide, b, f);
         const struct input x = input_at(out, tile, n_rows, b);
-        all_rows(&x, &block, f, multiplies);
+        all_rows(&x, &block, f);
     }
 }
 
@@ -352,20 +299,14 @@ INLINE void many_rows(float *out, const uint8_t *panel, const struct quant_forma
         (void)n_rows;                                                                                        \
         single_row(out, panel, quant_format(dtype), x, n_blocks);                                            \
     }                                                                                                        \
-    VARIANT(name##_few)                                                                                      \
-    {                                                                                                        \
-        many_rows(out, panel, quant_format(dtype), x, n_rows, n_blocks, false);                              \
-    }                                                                                                        \
     VARIANT(name##_many)                                                                                     \
     {                                                                                                        \
-        many_rows(out, panel, quant_format(dtype), x, n_rows, n_blocks, true);                               \
+        many_rows(out, panel, quant_format(dtype), x, n_rows, n_blocks);                                     \
     }                                                                                                        \
     void linear_##name##_##variant(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)    \
     {                                                                                                        \
         if (n_rows == 1)                                                                                     \
             name##_single(out, panel, x, n_rows, n_in / BLOCK);                                              \
-        else if (n_rows <= FEW_ROWS)                                                                         \
-            name##_few(out, panel, x, n_rows, n_in / BLOCK);                                                 \
         else                                                                                                 \
             name##_many(out, panel, x, n_rows, n_in / BLOCK);                                                \
     }

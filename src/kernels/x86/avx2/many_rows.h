@@ -36,78 +36,76 @@
     ADD(T4, SUM_1, T0) ADD(T0, T1, T2)                                                                     \
     "vmovdqa " T2 ", " NARROW(1) "\n\t"
 
-/* A row of the last pass, and between its instructions the end of the row before. before: which sums of
- * earlier passes are added, NARROW, WIDE or BOTH. */
-#define LAST_ROW(before, place, start, starts, ends)                                                       \
-    INPUT(1, T0) DOT(0, 1, T0, T1) INPUT(0, T2) DOT(1, 0, T2, T3) place INPUT(2, T4) DOT(1, 1, T0, T0)     \
-    DOT(0, 0, T2, T2) before##_16 ADD(T3, T0, T3) ADD(T2, T1, T0)                                           \
-    DOT(0, 2, T4, T2) start DOT(1, 2, T4, T4) ADD(T3, T4, T3) INPUT(3, T4) ADD(T0, T2, T0)                 \
-    DOT(1, 3, T4, T2) DOT(0, 3, T4, T4) ADD(T3, T2, T3) starts                                             \
-    "vpmaddwd " T3 ", " ONES ", " SUM_1 "\n\t"                                                             \
-    ADD(T0, T4, T3)                                                                                        \
-    "vpmaddwd " T3 ", " ONES ", " SUM_0 "\n\t"                                                             \
+/* A row of the last pass, and at its end the scales of the row before. before: which sums of earlier passes are
+ * added, NARROW, WIDE or BOTH. */
+#define LAST_ROW(before, total, start, ends)                                                               \
+    INPUT(2, T0) INPUT(3, T1) DOT(0, 3, T1, T2) DOT(1, 2, T0, T3) DOT(0, 2, T0, T4)                        \
+    before##_16(1, T3, T0) DOT(1, 3, T1, T3) ADD(T4, T2, T1) INPUT(1, T2) DOT(0, 1, T2, T4)                \
+    before##_16(0, T1, T1) ADD(T3, T0, T0) INPUT(0, T3) ADD(T4, T1, T1) DOT(0, 0, T3, T4)                  \
+    DOT(1, 1, T2, T2) DOT(1, 0, T3, T3) ADD(T4, T1, T1) ADD(T2, T0, T4) total ADD(T3, T4, T2)              \
+    start                                                                                                  \
+    "vpmaddwd " T1 ", " ONES ", " SUM_0 "\n\t"                                                             \
+    "vpmaddwd " T2 ", " ONES ", " SUM_1 "\n\t"                                                             \
     before##_32 ends
-#define NARROW_16 ADD(NARROW(1), T3, T3) ADD(NARROW(0), T2, T2)
+#define NARROW_16(strip, from, to) ADD(NARROW(strip), from, to)
 #define NARROW_32 ""
-#define WIDE_16   ""
+#define WIDE_16(strip, from, to) "vmovdqa " from ", " to "\n\t"
 #define WIDE_32                                                                                            \
     "vpaddd " WIDE(1) ", " SUM_1 ", " SUM_1 "\n\t"                                                         \
     "vpaddd " WIDE(0) ", " SUM_0 ", " SUM_0 "\n\t"
 #define BOTH_16   NARROW_16
 #define BOTH_32   WIDE_32
 
-/* The end of the row before, in four parts. It is scaled by a table of the scales' multiples (TABLE), or its
- * sums by the step and then by the scales (PRODUCT): both products are exact. */
-#define PLACE "movzbl -16+14(%[rows],%[i]), %k[step]\n\tand $0x70, %k[step]\n\t" /* 16 input_step() */
-#define START         "vpbroadcastd -16+%c[start](%[rows],%[i]), " T1 "\n\t"
-#define STARTS        "vpaddd " SUM_0 ", " T1 ", " T2 "\n\tvpaddd " SUM_1 ", " T1 ", " T1 "\n\t"
-#define FLOATS                                                                                             \
-    "vbroadcastss -16+8(%[rows],%[i]), " T4 "\n\t"                                                         \
-    "vsubps " T4 ", " T1 ", " T1 "\n\t"                                                                    \
-    "vsubps " T4 ", " T2 ", " T2 "\n\t"
-#define LEAST                                                                                              \
-    "vbroadcastss -16(%[rows],%[i]), " T3 "\n\t"                                                           \
-    "vsubps " T4 ", " T3 ", " T3 "\n\t"
+/* The end of the row before. from: the address of what its sums start with. */
 #define TOTAL(strip) "-64+32*" #strip "(%[total],%[i],4)"
-#define STORES       "vmovups " T2 ", " TOTAL(0) "\n\tvmovups " T1 ", " TOTAL(1) "\n\t"
-/* 0: of scales, 1: of mins. struct multiples, struct scales. */
-#define TABLE(is_min, strip)   "1024*" #is_min "+256*" #strip "(%[factors],%[step],2)"
-#define PRODUCT(is_min, strip) "128*" #is_min "+32*" #strip "(%[factors])"
-/* A register of sums, of values or of mins, becomes a total. */
-#define TABLE_TOTAL(strip, sum) "vmovups " TABLE(0, strip) ", " T0 "\n\tvfmadd213ps " TOTAL(strip) ", " T0 ", " sum "\n\t"
-#define TABLE_MIN(strip, sum)   "vfmadd231ps " TABLE(1, strip) ", " T3 ", " sum "\n\t"
-#define STEP                    "vbroadcastss (%[steps],%[step]), " T4 "\n\t"
-#define PRODUCT_TOTAL(strip, sum)                                                                          \
-    "vmulps " PRODUCT(0, strip) ", " T4 ", " T0 "\n\tvfmadd213ps " TOTAL(strip) ", " T0 ", " sum "\n\t"
-#define PRODUCT_MIN(strip, sum)                                                                            \
-    "vmulps " PRODUCT(1, strip) ", " T4 ", " T0 "\n\tvfmadd231ps " T0 ", " T3 ", " sum "\n\t"
+#define LOAD_TOTAL   "vmovups " TOTAL(0) ", " T0 "\n\t"
+#define START(from)                                                                                        \
+    "vpbroadcastd " from ", " T4 "\n\t"                                                                    \
+    "vpaddd " SUM_0 ", " T4 ", " T3 "\n\t"                                                                 \
+    "vpaddd " SUM_1 ", " T4 ", " T4 "\n\t"
+#define FLOATS                                                                                             \
+    "vbroadcastss -16+12(%[rows],%[i]), " T1 "\n\t"                                                        \
+    "vbroadcastss -16+8(%[rows],%[i]), " T2 "\n\t"                                                         \
+    "vfmsub213ps " T2 ", " T1 ", " T3 "\n\t"                                                               \
+    "vfmsub213ps " T2 ", " T1 ", " T4 "\n\t"
+#define ROW_START "-16(%[rows],%[i])"
+/* 0: of scales, 1: of mins. */
+#define FACTOR(is_min, strip) "128*" #is_min "+32*" #strip "(%[scales])"
+#define END                                                                                                \
+    FLOATS "vmovaps " FACTOR(0, 1) ", " T2 "\n\t"                                                          \
+    "vfmadd231ps " FACTOR(0, 0) ", " T3 ", " T0 "\n\t"                                                     \
+    "vfmadd213ps " TOTAL(1) ", " T2 ", " T4 "\n\t"                                                         \
+    "vmovups " T4 ", " TOTAL(1) "\n\tvmovups " T0 ", " TOTAL(0) "\n\t"
+/* T0: the least, start d - magic d. */
+#define MIN_END                                                                                            \
+    FLOATS "vbroadcastss -16(%[rows],%[i]), " T0 "\n\t"                                                    \
+    "vfmsub213ps " T2 ", " T1 ", " T0 "\n\t"                                                               \
+    "vmovaps " FACTOR(0, 0) ", " T1 "\n\tvmovaps " FACTOR(0, 1) ", " T2 "\n\t"                             \
+    "vfmadd213ps " TOTAL(0) ", " T1 ", " T3 "\n\t"                                                         \
+    "vfmadd213ps " TOTAL(1) ", " T2 ", " T4 "\n\t"                                                         \
+    "vfmadd231ps " FACTOR(1, 0) ", " T0 ", " T3 "\n\t"                                                     \
+    "vfmadd231ps " FACTOR(1, 1) ", " T0 ", " T4 "\n\t"                                                     \
+    "vmovups " T3 ", " TOTAL(0) "\n\tvmovups " T4 ", " TOTAL(1) "\n\t"
 
-#define TABLE_END       FLOATS TABLE_TOTAL(0, T2) TABLE_TOTAL(1, T1) STORES
-#define TABLE_MIN_END   FLOATS LEAST TABLE_TOTAL(0, T2) TABLE_TOTAL(1, T1) TABLE_MIN(0, T2) TABLE_MIN(1, T1) STORES
-#define PRODUCT_END     FLOATS STEP PRODUCT_TOTAL(0, T2) PRODUCT_TOTAL(1, T1) STORES
-#define PRODUCT_MIN_END                                                                                    \
-    FLOATS LEAST STEP PRODUCT_TOTAL(0, T2) PRODUCT_TOTAL(1, T1) PRODUCT_MIN(0, T2) PRODUCT_MIN(1, T1) STORES
-
-#define LAST_PASS(before, place, ends)                                                                     \
+#define LAST_PASS(before, load, from, ends)                                                                \
     __asm__ volatile(                                                                                      \
         "vpcmpeqw " ONES ", " ONES ", " ONES "\n\t"                                                        \
         "vpsrlw $15, " ONES ", " ONES "\n\t"                                                               \
         "vpsllw %[shift], " ONES ", " ONES "\n\t"                                                          \
-        LAST_ROW(before, "", "", "", "")                                                                   \
+        LAST_ROW(before, "", "", "")                                                                       \
         "jmp 2f\n\t"                                                                                       \
         ".p2align 6\n"                                                                                     \
         "1:\n\t"                                                                                           \
-        LAST_ROW(before, place, START, STARTS, ends)                                                       \
+        LAST_ROW(before, load, START(from), ends)                                                          \
         "2:\n\t"                                                                                           \
         "add $16, %[i]\n\t"                                                                                \
         "cmp %[end], %[i]\n\t"                                                                             \
         "jl 1b\n\t"                                                                                        \
-        place START STARTS ends                                                                            \
-        : [i] "+r"(i), [step] "=&r"(step)                                                                  \
-        : WEIGHTS, [q] "r"(q), [rows] "r"(x->rows), [narrow] "r"(sums->narrow), [total] "r"(total),     \
-          [factors] "r"(scaled), [steps] "r"(STEPS), [end] "r"(16 * (int64_t)x->n_rows),                   \
-          [start] "i"(f.zero == 0 ? 8 : 0), [shift] "i"(p.is_high ? 4 : 0),                                \
-          [wide] "i"(sizeof sums->narrow)                                                                  \
+        load START(from) ends                                                                              \
+        : [i] "+r"(i)                                                                                      \
+        : WEIGHTS, [q] "r"(q), [rows] "r"(x->rows), [narrow] "r"(sums->narrow), [total] "r"(total),        \
+          [scales] "r"(scales), [end] "r"(16 * (int64_t)x->n_rows), [magic] "m"(MAGIC),                    \
+          [shift] "i"(p.is_high ? 4 : 0), [wide] "i"(sizeof sums->narrow)                                  \
         : "cc", "memory", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15")
 #define WEIGHTS                                                                                            \
     [w00] "x"(w[0][0]), [w01] "x"(w[0][1]), [w02] "x"(w[0][2]), [w03] "x"(w[0][3]),                        \
@@ -125,14 +123,12 @@
         : "cc", "memory", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14")
 #define LAST_PASSES(before)                                                                                \
     do {                                                                                                   \
-        if (factors->multiples && f.has_min)                                                               \
-            LAST_PASS(before, PLACE, TABLE_MIN_END);                                                 \
-        else if (factors->multiples)                                                                       \
-            LAST_PASS(before, PLACE, TABLE_END);                                                     \
+        if (f.has_min && f.zero == 0)                                                                      \
+            LAST_PASS(before, "", "%[magic]", MIN_END);                                                    \
         else if (f.has_min)                                                                                \
-            LAST_PASS(before, PLACE, PRODUCT_MIN_END);                                             \
+            LAST_PASS(before, "", ROW_START, MIN_END);                                                     \
         else                                                                                               \
-            LAST_PASS(before, PLACE, PRODUCT_END);                                                 \
+            LAST_PASS(before, LOAD_TOTAL, ROW_START, END);                                                 \
     } while (0)
 /* clang-format on */
 

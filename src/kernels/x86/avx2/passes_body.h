@@ -51,7 +51,7 @@ INLINE __m256i dot_strip(const __m256i *w, const __m256i *q, const __m256i *narr
 
 /* w: [strip][group]. total: of the half. */
 INLINE void pass_row(const struct input *x, float *total, int r, __m256i (*w)[4], const struct pass p,
-                     struct carry *carry, const struct factors *factors, const struct quant_format f)
+                     struct carry *carry, const struct scales *scales, const struct quant_format f)
 {
     const int32_t *at = x->q + r * 8 + p.group;
     const __m256i q[4] = { _mm256_set1_epi32(at[0]), _mm256_set1_epi32(at[1]), _mm256_set1_epi32(at[2]),
@@ -70,9 +70,9 @@ INLINE void pass_row(const struct input *x, float *total, int r, __m256i (*w)[4]
     }
     struct row_factors c;
     const __m256i start = load_start(x->rows + r, p.run, f);
-    load_row(&c, x->rows + r, factors, f);
-    __m256 first = add_run(_mm256_loadu_ps(total), _mm256_add_epi32(a, start), &c, 0, p.run, factors, f);
-    __m256 second = add_run(_mm256_loadu_ps(total + STRIP), _mm256_add_epi32(b, start), &c, 1, p.run, factors,
+    load_row(&c, x->rows + r, f);
+    __m256 first = add_run(_mm256_loadu_ps(total), _mm256_add_epi32(a, start), &c, 0, p.run, scales, f);
+    __m256 second = add_run(_mm256_loadu_ps(total + STRIP), _mm256_add_epi32(b, start), &c, 1, p.run, scales,
                             f);
     _mm256_storeu_ps(total, first);
     _mm256_storeu_ps(total + STRIP, second);
@@ -87,11 +87,11 @@ INLINE void first_pass(const struct input *x, __m256i (*w)[4], struct carry *sum
 
 /* Adds the groups 4 to 7 and sums of the passes before to the totals, with one run per block. */
 INLINE void last_pass(const struct input *x, float *total, __m256i (*w)[4], const struct pass p,
-                      const struct carry *sums, const struct factors *factors, const struct quant_format f)
+                      const struct carry *sums, const struct scales *scales, const struct quant_format f)
 {
     const int32_t *q = x->q + 4;
-    const void *scaled = factors->multiples ? (const void *)factors->multiples : factors->scales;
-    int64_t i = 0, step;
+    static const float MAGIC = INPUT_MAGIC;
+    int64_t i = 0;
     if (p.adds_narrow && p.adds_wide)
         LAST_PASSES(BOTH);
     else if (p.adds_narrow)
@@ -108,23 +108,23 @@ INLINE bool is_pipelined(const struct pass p, const struct quant_format f)
 }
 
 INLINE void run_pass(const struct input *x, float *total, const uint8_t *half, const struct pass p,
-                     struct carry *carry, const struct factors *factors, const struct quant_format f)
+                     struct carry *carry, const struct scales *scales, const struct quant_format f)
 {
     __m256i w[2][4];
     unpack_groups(w, half, p.group, p.is_high, f);
     if (p.keeps_narrow) {
         first_pass(x, w, carry);
     } else if (is_pipelined(p, f)) {
-        last_pass(x, total, w, p, carry, factors, f);
+        last_pass(x, total, w, p, carry, scales, f);
     } else {
         for (int r = 0; r < x->n_rows; r++)
-            pass_row(x, total, r, w, p, carry, factors, f);
+            pass_row(x, total, r, w, p, carry, scales, f);
     }
 }
 
 /* The passes over all numbers of a run, or over one nibble of each. */
 INLINE void run_part(const struct input *x, float *total, const uint8_t *half, const int run,
-                     const bool is_high, struct carry *carry, const struct factors *factors,
+                     const bool is_high, struct carry *carry, const struct scales *scales,
                      const struct quant_format f)
 {
     /* Eight groups fit 16 bits where numbers have four bits, or are split. */
@@ -133,40 +133,38 @@ INLINE void run_part(const struct input *x, float *total, const uint8_t *half, c
     if (is_long) {
         p.keeps_narrow = is_narrow;
         p.keeps_wide = !is_narrow;
-        run_pass(x, total, half, p, carry, factors, f);
+        run_pass(x, total, half, p, carry, scales, f);
         p = (struct pass){
             .group = 4, .is_high = is_high, .adds_narrow = is_narrow, .adds_wide = !is_narrow
         };
     }
     p.adds_wide = p.adds_wide || is_high;
     p.keeps_wide = is_split(f) && !is_high;
-    run_pass(x, total, half, p, carry, factors, f);
+    run_pass(x, total, half, p, carry, scales, f);
 }
 
 /* All passes over half a block. total: of the half. */
 INLINE void half_block(const struct input *x, float *total, const uint8_t *half, struct carry *carry,
-                       const struct factors *factors, const struct quant_format f)
+                       const struct scales *scales, const struct quant_format f)
 {
-    run_part(x, total, half, 0, false, carry, factors, f);
+    run_part(x, total, half, 0, false, carry, scales, f);
     if (is_split(f))
-        run_part(x, total, half, 0, true, carry, factors, f);
+        run_part(x, total, half, 0, true, carry, scales, f);
     if (f.sub == BLOCK)
         return;
-    run_part(x, total, half, 1, false, carry, factors, f);
+    run_part(x, total, half, 1, false, carry, scales, f);
     if (is_split(f))
-        run_part(x, total, half, 1, true, carry, factors, f);
+        run_part(x, total, half, 1, true, carry, scales, f);
 }
 
 /* All rows of a block. */
-INLINE void all_rows(const struct input *x, const struct block *block, const struct quant_format f,
-                     const bool multiplies)
+INLINE void all_rows(const struct input *x, const struct block *block, const struct quant_format f)
 {
     struct carry carry;
     for (int h = 0; h < 2; h++) {
         struct scales scales;
-        struct multiples multiples;
-        const struct factors factors = load_factors(&scales, &multiples, block, h, f, multiplies);
-        half_block(x, x->total[h], block->first + (size_t)h * format_half_bytes(f), &carry, &factors, f);
+        load_scales(&scales, block->unit, block->wide, h * LANES, block->index, f);
+        half_block(x, x->total[h], block->first + (size_t)h * format_half_bytes(f), &carry, &scales, f);
     }
 }
 

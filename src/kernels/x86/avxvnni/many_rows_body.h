@@ -55,9 +55,9 @@ INLINE void add_products(__m256i sum[ROWS][STRIPS], const int32_t *q, const __m2
         ADD_PRODUCTS(1, SUMS(0));
 }
 
-/* One block with n input rows from row r on. factors: of each half. */
+/* One block with n input rows from row r on. scales: of each half. */
 INLINE void some_rows(const struct input *x, int r, const int n, const struct groups *groups,
-                      const struct factors *factors, const struct quant_format f)
+                      const struct scales *scales, const struct quant_format f)
 {
     const int runs = BLOCK / f.sub;
     UNROLL
@@ -75,26 +75,24 @@ INLINE void some_rows(const struct input *x, int r, const int n, const struct gr
         UNROLL
         for (int i = 0; i < n; i++) {
             struct row_factors c;
-            load_row(&c, x->rows + r + i, factors, f);
+            load_row(&c, x->rows + r + i, f);
             UNROLL
             for (int s = 0; s < STRIPS; s++) {
                 float *total = x->total[s / 2] + (r + i) * LANES + s % 2 * STRIP;
                 _mm256_storeu_ps(
-                    total, add_run(_mm256_loadu_ps(total), sum[i][s], &c, s % 2, run, &factors[s / 2], f));
+                    total, add_run(_mm256_loadu_ps(total), sum[i][s], &c, s % 2, run, &scales[s / 2], f));
             }
         }
     }
 }
 
 /* All rows of a block. */
-INLINE void all_rows(const struct input *x, const struct block *block, const struct quant_format f,
-                     const bool multiplies)
+INLINE void all_rows(const struct input *x, const struct block *block, const struct quant_format f)
 {
     struct groups groups;
     struct scales scales[2];
-    struct multiples multiples[2];
-    const struct factors factors[2] = { load_factors(&scales[0], &multiples[0], block, 0, f, multiplies),
-                                        load_factors(&scales[1], &multiples[1], block, 1, f, multiplies) };
+    load_scales(&scales[0], block->unit, block->wide, 0, block->index, f);
+    load_scales(&scales[1], block->unit, block->wide, LANES, block->index, f);
     int r = 0;
     UNROLL
     for (int g = 0; g < 8; g++) {
@@ -104,11 +102,11 @@ INLINE void all_rows(const struct input *x, const struct block *block, const str
                                           g, false, f);
     }
     for (; r + ROWS <= x->n_rows; r += ROWS)
-        some_rows(x, r, ROWS, &groups, factors, f);
+        some_rows(x, r, ROWS, &groups, scales, f);
     if (x->n_rows - r == 2)
-        some_rows(x, r, 2, &groups, factors, f);
+        some_rows(x, r, 2, &groups, scales, f);
     else if (x->n_rows - r == 1)
-        some_rows(x, r, 1, &groups, factors, f);
+        some_rows(x, r, 1, &groups, scales, f);
 }
 
 #endif
