@@ -145,7 +145,8 @@ INLINE void load_row(struct row_factors *c, const struct scaled_row *row, const 
 /* What the sum of a run starts with. */
 INLINE __m256i load_start(const struct scaled_row *row, const int run, const struct quant_format f)
 {
-    return f.zero == 0 ? _mm256_castps_si256(_mm256_set1_ps(INPUT_MAGIC)) : _mm256_set1_epi32(row->start[run]);
+    return f.zero == 0 ? _mm256_castps_si256(_mm256_set1_ps(INPUT_MAGIC))
+                       : _mm256_set1_epi32(row->start[run]);
 }
 
 /* total += the sum of a run, its start included, and after the last run the minimums. */
