@@ -129,6 +129,7 @@ static void answers_are_those_of_transformers(void **state)
                                          "exaone4-tiny",
                                          "phi2-tiny",
                                          "gpt-neox-tiny",
+                                         "gpt-bigcode-tiny",
                                          "gptj-tiny",
                                          "falcon-tiny",
                                          "falcon-40b-tiny",

@@ -215,8 +215,8 @@ static void beams_need_slots_of_their_own(void **state)
 static void positions_behind_a_learned_table_are_refused(void **state)
 {
     (void)state;
-    static const char *const WITH_TABLES[] = { "gpt2-tiny", "pangu-tiny" };
-    for (int k = 0; k < 2; k++) {
+    static const char *const WITH_TABLES[] = { "gpt2-tiny", "pangu-tiny", "gpt-bigcode-tiny" };
+    for (int k = 0; k < 3; k++) {
         tutti_model *model = opened_model(WITH_TABLES[k], "f32", "f32", 1);
         struct tutti_model_info info;
         struct tutti_error err = { 0 };

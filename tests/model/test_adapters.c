@@ -58,6 +58,7 @@ static const struct fixture {
     { "exaone4", "exaone4-tiny" },
     { "phi2", "phi2-tiny" },
     { "gpt-neox", "gpt-neox-tiny" },
+    { "gpt-bigcode", "gpt-bigcode-tiny" },
     { "gptj", "gptj-tiny" },
     { "falcon", "falcon-tiny" },
     { "falcon-40b", "falcon-40b-tiny" },

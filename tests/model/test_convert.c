@@ -228,6 +228,7 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "glm4v-moe-tiny", "glm4moe", true },
         { "smollm3-tiny", "smollm3", false },
         { "starcoder2-tiny", "starcoder2", true },
+        { "gpt-bigcode-tiny", "starcoder", true },
         { "olmo2-tiny", "olmo2", true },
         { "olmo3-tiny", "olmo2", true },
         { "minimax-m2-tiny", "minimax-m2", true },

@@ -48,6 +48,7 @@ static const struct fixture {
     { "phi2-tiny", "phi" },
     { "gpt-neox-tiny", "gpt_neox" },
     { "gpt-neox-tiny-serial", "gpt_neox" },
+    { "gpt-bigcode-tiny", "gpt_bigcode" },
     { "gptj-tiny", "gptj" },
     { "falcon-tiny", "falcon" },
     { "falcon-40b-tiny", "falcon" },

@@ -32,6 +32,7 @@ static const struct family_fixture {
     { "gemma-tiny", false },
     { "seed-oss-tiny", false },
     { "gemma2-tiny", false },
+    { "gpt-bigcode-tiny", false },
     { "gptj-tiny", false },
     { "falcon-tiny", false },
     { "falcon-40b-tiny", false },

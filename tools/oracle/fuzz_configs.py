@@ -63,7 +63,7 @@ FAMILIES = {
     "falcon": dict(hidden_size=72, num_hidden_layers=3, num_attention_heads=3, vocab_size=131),
     "opt": dict(hidden_size=72, ffn_dim=100, num_hidden_layers=3, num_attention_heads=3, vocab_size=131,
                 max_position_embeddings=N_CTX, word_embed_proj_dim=72),
-    "exaone4": LLAMA | dict(sliding_window=5), "gpt2": GPT2,
+    "exaone4": LLAMA | dict(sliding_window=5), "gpt2": GPT2, "gpt_bigcode": GPT2,
     "bloom": dict(hidden_size=72, n_layer=3, n_head=3, vocab_size=131),
     "qwen2_vl_text": LLAMA, "qwen2_5_vl_text": LLAMA, "qwen3_vl_text": WITH_HEAD, "qwen3_vl_moe_text": WITH_HEAD | MOE,
     "glm4v_text": LLAMA, "glm4v_moe_text": LLAMA | dict(n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=44),
@@ -226,7 +226,7 @@ def changes_of(name, base, declared, rng, n_pairs):
         singles += [{key: GONE}, {key: None}] if key != "num_hidden_layers" else []  # many layers amplify rounding
     if "rope_parameters" in declared or name in ("falcon", "gptj"):
         singles += rope_changes(base, name in BY_KIND)
-    if name not in ("gpt2", "bloom", "opt", "gptj", "falcon"):
+    if name not in ("gpt2", "gpt_bigcode", "bloom", "opt", "gptj", "falcon"):
         singles += window_changes(n, "sliding_window" in declared)
     if any("expert" in key for key in declared):
         singles += expert_changes(n)

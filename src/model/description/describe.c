@@ -33,6 +33,25 @@ enum activation describe_activation(struct config *c, const char *key, const cha
     return ACT_SILU;
 }
 
+void describe_gguf_activation(struct model_desc *d, struct config *c)
+{
+    d->kinds[0].ffn.activation = describe_activation(c, GGUF_ACTIVATION, "gelu_new",
+                                                     ACTIVATIONS_WITHOUT_GATE);
+}
+
+void describe_put_activation(struct gguf_writer *w, const char *architecture, const struct model_desc *d)
+{
+    static const char *const NAMES[] = {
+        [ACT_GELU_SIGMOID] = "quick_gelu", [ACT_GELU_ERF] = "gelu", [ACT_RELU] = "relu"
+    };
+    char key[128];
+    if (d->kinds[0].ffn.activation == ACT_GELU_TANH)
+        return;
+    const char *name = NAMES[d->kinds[0].ffn.activation];
+    snprintf(key, sizeof key, "%s." GGUF_ACTIVATION, architecture);
+    gguf_writer_string(w, key, name, strlen(name));
+}
+
 /* YaRN extends the trained context by its factor. */
 static void stretch_context(struct model_desc *d)
 {

@@ -91,6 +91,11 @@ enum {
 enum activation describe_activation(struct config *c, const char *key, const char *fallback,
                                     unsigned allowed);
 
+/* The activation in GGUF of architectures whose GELU llama.cpp always computes by tanh: tutti's own key for any other. */
+#define GGUF_ACTIVATION "hidden_act"
+void describe_gguf_activation(struct model_desc *desc, struct config *c);
+void describe_put_activation(struct gguf_writer *w, const char *architecture, const struct model_desc *desc);
+
 /* Which of two names of one setting the file has. It may have both if their values are equal. */
 const char *describe_either(struct config *c, const char *key, const char *alias);
 

@@ -5,21 +5,9 @@
 
 #include <string.h>
 
-#define HF_NAMES(prefix)                                                                                     \
-    {                                                                                                        \
-        .of[SLOT_EMBEDDING] = { prefix "wte.weight" }, .of[SLOT_POSITIONS] = { prefix "wpe.weight" },        \
-        .of[SLOT_OUTPUT] = { "lm_head.weight" }, .of[SLOT_OUTPUT_NORM] = { prefix "ln_f.weight" },           \
-        .of[SLOT_ATTN_NORM] = { prefix "h.%d.ln_1.weight" },                                                 \
-        .of[SLOT_FFN_NORM] = { prefix "h.%d.ln_2.weight" },                                                  \
-        .of[SLOT_QKV] = { prefix "h.%d.attn.c_attn.weight" },                                                \
-        .of[SLOT_ATTN_OUT] = { prefix "h.%d.attn.c_proj.weight" },                                           \
-        .of[SLOT_GATE_UP] = { prefix "h.%d.mlp.c_fc.weight" },                                               \
-        .of[SLOT_DOWN] = { prefix "h.%d.mlp.c_proj.weight" }, .transposed = TRANSPOSED_ALL,                  \
-    }
-
 static const struct tensor_names LAYOUTS[] = {
-    HF_NAMES("transformer."),
-    HF_NAMES(""),
+    { NAMES_GPT2("transformer."), .transposed = TRANSPOSED_ALL },
+    { NAMES_GPT2(""), .transposed = TRANSPOSED_ALL },
     { NAMES_MINDFORMERS_BLOCK("backbone.blocks.%d."),
       .of[SLOT_EMBEDDING] = { "backbone.embedding.word_embedding.embedding_table" },
       .of[SLOT_POSITIONS] = { "backbone.embedding.position_embedding.embedding_table" },

@@ -37,6 +37,16 @@
     .of[SLOT_QKV] = { "model.layers.%d.attention.w_qkv.weight" },                                            \
     .of[SLOT_GATE_UP] = { "model.layers.%d.feed_forward.w_gate_hidden.weight" }
 
+/* GPT-2 and GPTBigCode. prefix: "transformer.", or none. */
+#define NAMES_GPT2(prefix)                                                                                   \
+    .of[SLOT_EMBEDDING] = { prefix "wte.weight" }, .of[SLOT_POSITIONS] = { prefix "wpe.weight" },            \
+    .of[SLOT_OUTPUT] = { "lm_head.weight" }, .of[SLOT_OUTPUT_NORM] = { prefix "ln_f.weight" },               \
+    .of[SLOT_ATTN_NORM] = { prefix "h.%d.ln_1.weight" }, .of[SLOT_FFN_NORM] = { prefix "h.%d.ln_2.weight" }, \
+    .of[SLOT_QKV] = { prefix "h.%d.attn.c_attn.weight" },                                                    \
+    .of[SLOT_ATTN_OUT] = { prefix "h.%d.attn.c_proj.weight" },                                               \
+    .of[SLOT_GATE_UP] = { prefix "h.%d.mlp.c_fc.weight" },                                                   \
+    .of[SLOT_DOWN] = { prefix "h.%d.mlp.c_proj.weight" }
+
 /* MindFormers: GPT-2 and BLOOM. Its projections are stored as [in][out]; q, k and v are not. */
 #define NAMES_MINDFORMERS_BLOCK(prefix)                                                                      \
     .of[SLOT_ATTN_NORM] = { prefix "layernorm1.gamma" }, .of[SLOT_FFN_NORM] = { prefix "layernorm2.gamma" }, \

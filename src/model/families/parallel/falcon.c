@@ -4,8 +4,6 @@
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
-#include <string.h>
-
 #define LAYER "transformer.h.%d."
 #define FALCON_NAMES                                                                                         \
     .of[SLOT_EMBEDDING] = { "transformer.word_embeddings.weight" }, .of[SLOT_OUTPUT] = { "lm_head.weight" }, \
@@ -29,8 +27,6 @@ static const struct tensor_names LAYOUTS[] = {
       .of[SLOT_FFN_NORM] = { "blk.%d.attn_norm.weight" } },
     { FALCON_GGUF_NAMES, .of[SLOT_ATTN_NORM] = { "blk.%d.attn_norm.weight" } },
 };
-
-#define OWN_ACTIVATION_KEY "hidden_act" /* tutti's own in GGUF, where llama.cpp computes GELU by tanh */
 
 /* RefinedWeb: the first releases' names of the types, of 40B and of the others. */
 static bool falcon_is_mine(const json_t *config)
@@ -81,7 +77,7 @@ static void falcon_describe(struct model_desc *d, struct config *c, bool is_gguf
         d->ffn_place = FFN_PARALLEL_ONE_NORM;
         describe_gguf(d, c);
         a->rope = ROPE_HALF;
-        f->activation = describe_activation(c, OWN_ACTIVATION_KEY, "gelu_new", ACTIVATIONS_WITHOUT_GATE);
+        describe_gguf_activation(d, c);
         return;
     }
     d->n_layers = config_int(c, describe_either(c, "num_hidden_layers", "n_layer"), 1, LIMIT_LAYERS);
@@ -117,13 +113,7 @@ static const char *falcon_find_gguf_fault(const struct model_desc *d)
 
 static void falcon_put_metadata(struct gguf_writer *w, const struct model_desc *d)
 {
-    static const char *const NAMES[] = {
-        [ACT_GELU_SIGMOID] = "quick_gelu", [ACT_GELU_ERF] = "gelu", [ACT_RELU] = "relu"
-    };
-    if (d->kinds[0].ffn.activation == ACT_GELU_TANH)
-        return;
-    const char *name = NAMES[d->kinds[0].ffn.activation];
-    gguf_writer_string(w, "falcon." OWN_ACTIVATION_KEY, name, strlen(name));
+    describe_put_activation(w, "falcon", d);
 }
 
 const struct family FAMILY_FALCON = {

@@ -5,7 +5,6 @@
 #include "model/families/names.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define LAYER "gpt_neox.layers.%d."
 #define HF_NAMES(output)                                                                                     \
@@ -27,8 +26,6 @@ static const struct tensor_names LAYOUTS[] = {
 };
 
 static const char *const IGNORED[] = { ".attention.bias" }; /* the causal mask */
-
-#define OWN_ACTIVATION_KEY "hidden_act" /* tutti's own in GGUF, where llama.cpp computes GELU by tanh */
 
 static bool gpt_neox_is_mine(const json_t *config)
 {
@@ -69,7 +66,7 @@ static void gpt_neox_describe(struct model_desc *d, struct config *c, bool is_gg
     if (is_gguf) {
         describe_gguf(d, c);
         a->rope = ROPE_HALF;
-        f->activation = describe_activation(c, OWN_ACTIVATION_KEY, "gelu_new", ACTIVATIONS_WITHOUT_GATE);
+        describe_gguf_activation(d, c);
     } else {
         const struct transformers_defaults defaults = {
             .n_ctx = 2048,
@@ -96,14 +93,8 @@ static const char *gpt_neox_find_gguf_fault(const struct model_desc *d)
 
 static void gpt_neox_put_metadata(struct gguf_writer *w, const struct model_desc *d)
 {
-    static const char *const NAMES[] = { [ACT_GELU_TANH] = "gelu_new",
-                                         [ACT_GELU_SIGMOID] = "quick_gelu",
-                                         [ACT_GELU_ERF] = "gelu",
-                                         [ACT_RELU] = "relu" };
-    const char *name = NAMES[d->kinds[0].ffn.activation];
     gguf_writer_bool(w, "gptneox.use_parallel_residual", d->ffn_place == FFN_PARALLEL);
-    if (d->kinds[0].ffn.activation != ACT_GELU_TANH)
-        gguf_writer_string(w, "gptneox." OWN_ACTIVATION_KEY, name, strlen(name));
+    describe_put_activation(w, "gptneox", d);
 }
 
 const struct family FAMILY_GPT_NEOX = {
