@@ -130,6 +130,7 @@ static void answers_are_those_of_transformers(void **state)
                                          "phi2-tiny",
                                          "gpt-neox-tiny",
                                          "gpt-bigcode-tiny",
+                                         "exaone-tiny",
                                          "gptj-tiny",
                                          "falcon-tiny",
                                          "falcon-40b-tiny",

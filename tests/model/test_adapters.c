@@ -59,6 +59,7 @@ static const struct fixture {
     { "phi2", "phi2-tiny" },
     { "gpt-neox", "gpt-neox-tiny" },
     { "gpt-bigcode", "gpt-bigcode-tiny" },
+    { "exaone", "exaone-tiny" },
     { "gptj", "gptj-tiny" },
     { "falcon", "falcon-tiny" },
     { "falcon-40b", "falcon-40b-tiny" },

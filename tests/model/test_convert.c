@@ -229,6 +229,7 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "smollm3-tiny", "smollm3", false },
         { "starcoder2-tiny", "starcoder2", true },
         { "gpt-bigcode-tiny", "starcoder", true },
+        { "exaone-tiny", "exaone", true },
         { "olmo2-tiny", "olmo2", true },
         { "olmo3-tiny", "olmo2", true },
         { "minimax-m2-tiny", "minimax-m2", true },

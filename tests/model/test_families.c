@@ -49,6 +49,7 @@ static const struct fixture {
     { "gpt-neox-tiny", "gpt_neox" },
     { "gpt-neox-tiny-serial", "gpt_neox" },
     { "gpt-bigcode-tiny", "gpt_bigcode" },
+    { "exaone-tiny", "exaone" },
     { "gptj-tiny", "gptj" },
     { "falcon-tiny", "falcon" },
     { "falcon-40b-tiny", "falcon" },

@@ -36,6 +36,32 @@ static const struct upload {
       LLAMA("\"max_position_embeddings\":4096,\"num_key_value_heads\":4,\"rope_scaling\":null,"
             "\"rope_theta\":5000000.0,\"attention_bias\":false,\"vocab_size\":64000"),
       "llama", NULL },
+    { "EXAONE-3.5-2.4B",
+      "{\"activation_function\":\"silu\",\"architectures\":[\"ExaoneForCausalLM\"],\"attention_"
+      "dropout\":0.0,\"auto_map\":{\"AutoConfig\":\"configuration_exaone.ExaoneConfig\",\"AutoM"
+      "odelForCausalLM\":\"modeling_exaone.ExaoneForCausalLM\",\"AutoModelForSequenceClassifica"
+      "tion\":\"modeling_exaone.ExaoneForSequenceClassification\"},\"bos_token_id\":1,\"embed_d"
+      "ropout\":0.0,\"eos_token_id\":361,\"head_dim\":80,\"hidden_size\":2560,\"initializer_ran"
+      "ge\":0.02,\"intermediate_size\":7168,\"layer_norm_epsilon\":1e-05,\"max_position_embeddi"
+      "ngs\":32768,\"model_type\":\"exaone\",\"num_attention_heads\":32,\"num_key_value_heads\""
+      ":8,\"num_layers\":30,\"pad_token_id\":0,\"rope_scaling\":{\"factor\":8.0,\"high_freq_fac"
+      "tor\":4.0,\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,\"rope_type"
+      "\":\"llama3\"},\"rope_theta\":1000000,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfl"
+      "oat16\",\"transformers_version\":\"4.43.0\",\"use_cache\":true,\"vocab_size\":102400}",
+      "exaone", NULL },
+    { "WizardCoder-15B",
+      "{\"_name_or_path\":\"bigcode/starcoder\",\"activation_function\":\"gelu\",\"architecture"
+      "s\":[\"GPTBigCodeForCausalLM\"],\"attention_softmax_in_fp32\":true,\"attn_pdrop\":0.1,\""
+      "bos_token_id\":0,\"embd_pdrop\":0.1,\"eos_token_id\":0,\"inference_runner\":0,\"initiali"
+      "zer_range\":0.02,\"layer_norm_epsilon\":1e-05,\"max_batch_size\":null,\"max_sequence_len"
+      "gth\":null,\"model_type\":\"gpt_bigcode\",\"multi_query\":true,\"n_embd\":6144,\"n_head"
+      "\":48,\"n_inner\":24576,\"n_layer\":40,\"n_positions\":8192,\"pad_key_length\":true,\"pr"
+      "e_allocate_kv_cache\":false,\"resid_pdrop\":0.1,\"scale_attention_softmax_in_fp32\":true"
+      ",\"scale_attn_weights\":true,\"summary_activation\":null,\"summary_first_dropout\":0.1,"
+      "\"summary_proj_to_labels\":true,\"summary_type\":\"cls_index\",\"summary_use_proj\":true"
+      ",\"torch_dtype\":\"float16\",\"transformers_version\":\"4.30.0.dev0\",\"use_cache\":true"
+      ",\"validate_runner_input\":true,\"vocab_size\":49153}",
+      "gpt_bigcode", NULL },
     { "SmolLM2",
       LLAMA("\"head_dim\":64,\"is_llama_config\":true,\"max_position_embeddings\":8192,"
             "\"rope_interleaved\":false,\"rope_theta\":100000,\"vocab_size\":49152,"

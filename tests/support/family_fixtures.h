@@ -33,6 +33,7 @@ static const struct family_fixture {
     { "seed-oss-tiny", false },
     { "gemma2-tiny", false },
     { "gpt-bigcode-tiny", false },
+    { "exaone-tiny", false },
     { "gptj-tiny", false },
     { "falcon-tiny", false },
     { "falcon-40b-tiny", false },

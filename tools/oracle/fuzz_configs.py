@@ -63,6 +63,7 @@ FAMILIES = {
     "falcon": dict(hidden_size=72, num_hidden_layers=3, num_attention_heads=3, vocab_size=131),
     "opt": dict(hidden_size=72, ffn_dim=100, num_hidden_layers=3, num_attention_heads=3, vocab_size=131,
                 max_position_embeddings=N_CTX, word_embed_proj_dim=72),
+    "exaone": {k: v for k, v in BY_LAYER_NORM.items() if k != "num_hidden_layers"} | dict(num_layers=4, layer_norm_epsilon=1e-5),
     "exaone4": LLAMA | dict(sliding_window=5), "gpt2": GPT2, "gpt_bigcode": GPT2,
     "bloom": dict(hidden_size=72, n_layer=3, n_head=3, vocab_size=131),
     "qwen2_vl_text": LLAMA, "qwen2_5_vl_text": LLAMA, "qwen3_vl_text": WITH_HEAD, "qwen3_vl_moe_text": WITH_HEAD | MOE,
@@ -217,13 +218,13 @@ def falcon_changes():
 
 def changes_of(name, base, declared, rng, n_pairs):
     """Dictionaries of settings, GONE for those that are left out."""
-    n = base.get("num_hidden_layers") or base.get("n_layer")
+    n = base.get("num_hidden_layers") or base.get("n_layer") or base.get("num_layers")
     singles = [{}]
     for key in sorted(set(declared) - SKIPPED):
         values = others(key, base.get(key, declared[key]))
         singles += [{key: v} for v in values]
     for key in base:
-        singles += [{key: GONE}, {key: None}] if key != "num_hidden_layers" else []  # many layers amplify rounding
+        singles += [{key: GONE}, {key: None}] if key not in ("num_hidden_layers", "num_layers") else []  # many layers amplify rounding
     if "rope_parameters" in declared or name in ("falcon", "gptj"):
         singles += rope_changes(base, name in BY_KIND)
     if name not in ("gpt2", "gpt_bigcode", "bloom", "opt", "gptj", "falcon"):

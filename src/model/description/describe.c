@@ -451,7 +451,8 @@ void describe_transformers(struct model_desc *d, struct config *c,
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
-    d->n_layers = config_int(c, "num_hidden_layers", 1, LIMIT_LAYERS);
+    const char *layers_key = defaults->layers_key ? defaults->layers_key : "num_hidden_layers";
+    d->n_layers = config_int(c, layers_key, 1, LIMIT_LAYERS);
     d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION);
     a->n_heads = read_int(c, "num_attention_heads", LIMIT_DIMENSION, defaults->n_heads);
     bool is_silent = !config_has(c, "num_key_value_heads") && defaults->n_kv_heads > 0;

@@ -13,6 +13,7 @@ struct transformers_defaults {
     double rotary_part; /* rotated part of each head; 0: the class always rotates whole heads */
     /* 0: the file must say it. */
     int n_heads, n_vocab;
+    const char *layers_key;     /* NULL: "num_hidden_layers" */
     bool is_tied;               /* where the file does not say it */
     const char *activation_key; /* NULL: "hidden_act" */
     enum activation activation; /* where the file does not say it; the only one with a gate */
