@@ -131,6 +131,7 @@ static void answers_are_those_of_transformers(void **state)
                                          "gpt-neox-tiny",
                                          "gpt-bigcode-tiny",
                                          "exaone-tiny",
+                                         "granite-moe-tiny",
                                          "gptj-tiny",
                                          "falcon-tiny",
                                          "falcon-40b-tiny",

@@ -60,6 +60,7 @@ static const struct fixture {
     { "gpt-neox", "gpt-neox-tiny" },
     { "gpt-bigcode", "gpt-bigcode-tiny" },
     { "exaone", "exaone-tiny" },
+    { "granite-moe", "granite-moe-tiny" },
     { "gptj", "gptj-tiny" },
     { "falcon", "falcon-tiny" },
     { "falcon-40b", "falcon-40b-tiny" },

@@ -230,6 +230,7 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "starcoder2-tiny", "starcoder2", true },
         { "gpt-bigcode-tiny", "starcoder", true },
         { "exaone-tiny", "exaone", true },
+        { "granite-moe-tiny", "granitemoe", false },
         { "olmo2-tiny", "olmo2", true },
         { "olmo3-tiny", "olmo2", true },
         { "minimax-m2-tiny", "minimax-m2", true },

@@ -50,6 +50,7 @@ static const struct fixture {
     { "gpt-neox-tiny-serial", "gpt_neox" },
     { "gpt-bigcode-tiny", "gpt_bigcode" },
     { "exaone-tiny", "exaone" },
+    { "granite-moe-tiny", "granitemoe" },
     { "gptj-tiny", "gptj" },
     { "falcon-tiny", "falcon" },
     { "falcon-40b-tiny", "falcon" },

@@ -62,6 +62,18 @@ static const struct upload {
       ",\"torch_dtype\":\"float16\",\"transformers_version\":\"4.30.0.dev0\",\"use_cache\":true"
       ",\"validate_runner_input\":true,\"vocab_size\":49153}",
       "gpt_bigcode", NULL },
+    { "Granite-3.1-1B-A400M",
+      "{\"architectures\":[\"GraniteMoeForCausalLM\"],\"attention_bias\":false,\"attention_drop"
+      "out\":0.0,\"attention_multiplier\":0.015625,\"bos_token_id\":0,\"embedding_multiplier\":"
+      "12.0,\"eos_token_id\":0,\"hidden_act\":\"silu\",\"hidden_size\":1024,\"initializer_range"
+      "\":0.02,\"intermediate_size\":512,\"logits_scaling\":6.0,\"max_position_embeddings\":131"
+      "072,\"model_type\":\"granitemoe\",\"num_attention_heads\":16,\"num_experts_per_tok\":8,"
+      "\"num_hidden_layers\":24,\"num_key_value_heads\":8,\"num_local_experts\":32,\"output_rou"
+      "ter_logits\":false,\"pad_token_id\":0,\"residual_multiplier\":0.22,\"rms_norm_eps\":1e-0"
+      "6,\"rope_scaling\":null,\"rope_theta\":1500000.0,\"router_aux_loss_coef\":0.0,\"tie_word"
+      "_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.47.0.dev0\""
+      ",\"use_cache\":true,\"vocab_size\":49155}",
+      "granitemoe", NULL },
     { "SmolLM2",
       LLAMA("\"head_dim\":64,\"is_llama_config\":true,\"max_position_embeddings\":8192,"
             "\"rope_interleaved\":false,\"rope_theta\":100000,\"vocab_size\":49152,"

@@ -34,6 +34,7 @@ static const struct family_fixture {
     { "gemma2-tiny", false },
     { "gpt-bigcode-tiny", false },
     { "exaone-tiny", false },
+    { "granite-moe-tiny", false },
     { "gptj-tiny", false },
     { "falcon-tiny", false },
     { "falcon-40b-tiny", false },

@@ -1,14 +1,34 @@
 /* Granite 3: LLaMA's layers with factors of the embedding, of q . k, of every block's output and of
- * the logits. GGUF stores q and k permuted for interleaved rotation, as for LLaMA. */
+ * the logits; and the variant with experts in every layer, with the weights of a softmax over the chosen ones. GGUF stores q and k
+ * permuted for interleaved rotation, as for LLaMA. */
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
 #include <math.h>
+#include <stdio.h>
 
 static const struct tensor_names LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
+};
+
+#define MOE(name) "model.layers.%d.block_sparse_moe." name
+static const struct tensor_names MOE_LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, .of[SLOT_ROUTER] = { MOE("router.layer.weight") },
+      .of[SLOT_EXPERT_GATE_UP] = { MOE("input_linear.weight") },
+      .of[SLOT_EXPERT_DOWN] = { MOE("output_linear.weight") } },
+    { NAMES_TRANSFORMERS, .of[SLOT_ROUTER] = { MOE("router.weight") },
+      .of[SLOT_EXPERT_GATE_UP] = { MOE("experts.gate_up_proj") },
+      .of[SLOT_EXPERT_DOWN] = { MOE("experts.down_proj") } },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_EXPERTS, .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" }),
+};
+
+static const struct config_key MOE_KEYS[] = {
+    { "output_router_logits", NULL },
+    { "router_aux_loss_coef", NULL }, /* of training */
+    CONFIG_WHOLE_HEADS,
+    { NULL, NULL },
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
@@ -21,6 +41,11 @@ static const struct config_key GGUF_KEYS[] = {
 static bool granite_is_mine(const json_t *config)
 {
     return describe_has_type(config, "granite");
+}
+
+static bool granite_moe_is_mine(const json_t *config)
+{
+    return describe_has_type(config, "granitemoe");
 }
 
 /* A factor that is positive; key may be missing, then it is 1. */
@@ -50,12 +75,56 @@ static void granite_describe(struct model_desc *d, struct config *c, bool is_ggu
     d->logit_scale = 1 / factor(c, is_gguf ? "logit_scale" : "logits_scaling");
 }
 
+static void granite_moe_describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    struct routing *r = &d->kinds[0].ffn.experts.routing;
+    if (is_gguf)
+        describe_gguf_experts(d, c);
+    granite_describe(d, c, is_gguf);
+    if (!is_gguf) {
+        r->n_experts = config_int_or(c, describe_either(c, "num_local_experts", "num_experts"), 1,
+                                     LIMIT_EXPERTS, 8);
+        r->n_chosen = config_int_or(c, "num_experts_per_tok", 1, LIMIT_EXPERTS, 2);
+    }
+    struct expert_desc experts = d->kinds[0].ffn.experts;
+    experts.d_ff = d->kinds[0].ffn.d_ff;
+    experts.routing.is_normed = true;
+    describe_expert_layers(d, &experts, NULL);
+}
+
+static void put_factors(struct gguf_writer *w, const char *architecture, const struct model_desc *d)
+{
+    const struct {
+        const char *name;
+        float factor;
+    } factors[] = { { "embedding_scale", d->embedding_scale },
+                    { "residual_scale", d->block_scale },
+                    { "attention.scale", d->kinds[0].attn.scale },
+                    { "logit_scale", 1 / d->logit_scale } };
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "%s.%s", architecture, factors[i].name);
+        gguf_writer_f32(w, key, factors[i].factor);
+    }
+}
+
 static void granite_put_metadata(struct gguf_writer *w, const struct model_desc *d)
 {
-    gguf_writer_f32(w, "granite.embedding_scale", d->embedding_scale);
-    gguf_writer_f32(w, "granite.residual_scale", d->block_scale);
-    gguf_writer_f32(w, "granite.attention.scale", d->kinds[0].attn.scale);
-    gguf_writer_f32(w, "granite.logit_scale", 1 / d->logit_scale);
+    put_factors(w, "granite", d);
+}
+
+static void granite_moe_put_metadata(struct gguf_writer *w, const struct model_desc *d)
+{
+    const struct routing *r = &d->kinds[0].ffn.experts.routing;
+    put_factors(w, "granitemoe", d);
+    gguf_writer_u32(w, "granitemoe.expert_count", (uint32_t)r->n_experts);
+    gguf_writer_u32(w, "granitemoe.expert_used_count", (uint32_t)r->n_chosen);
+}
+
+/* llama.cpp's graph has no biases. */
+static const char *granite_moe_find_fault(const struct model_desc *d)
+{
+    return d->kinds[0].attn.has_qkv_bias ? "attention_bias: true" : NULL;
 }
 
 const struct family FAMILY_GRANITE = {
@@ -70,6 +139,26 @@ const struct family FAMILY_GRANITE = {
     .put_metadata = granite_put_metadata,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
+
+const struct family FAMILY_GRANITE_MOE = {
+    .name = "granitemoe",
+    .gguf_architecture = "granitemoe",
+    .is_permuted_in_gguf = true,
+    .has_experts = true,
+    .scales_soft_prompts = true,
+    .is_mine = granite_moe_is_mine,
+    .keys = MOE_KEYS,
+    .gguf_keys = GGUF_KEYS,
+    .describe = granite_moe_describe,
+    .put_metadata = granite_moe_put_metadata,
+    .find_gguf_fault = granite_moe_find_fault,
+    .layouts = MOE_LAYOUTS,
+    .n_layouts = sizeof MOE_LAYOUTS / sizeof *MOE_LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
