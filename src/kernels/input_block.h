@@ -38,11 +38,11 @@ struct input_row {
     float d;     /* where all q are 0: magic */
 };
 
-/* What AVX2's kernels read in place of it. A sum that starts at INPUT_MAGIC's bits and is read as a float is
- * INPUT_MAGIC + sum; times d, less INPUT_MAGIC d, which is one operation and exact, it is what add up the weights' scales. */
+/* The same row for kernels of AVX2 and AVX-VNNI. A sum that starts at INPUT_MAGIC's bits, read as a float, is
+ * INPUT_MAGIC + sum. One multiply-subtract, which is exact, makes sum * d of it: (INPUT_MAGIC + sum) d - INPUT_MAGIC d. */
 struct scaled_row {
-    int32_t start[2]; /* bits of INPUT_MAGIC - factor * sum(q), as above */
-    float magic_d, d; /* INPUT_MAGIC d */
+    int32_t start[2]; /* bits of INPUT_MAGIC, minus factor * sum(q) as in input_row */
+    float magic_d, d; /* magic_d: INPUT_MAGIC d */
 };
 #define INPUT_MAGIC 0x1.8p23f
 

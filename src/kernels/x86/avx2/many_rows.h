@@ -5,7 +5,7 @@
  * row in the first pass, and a compiler chooses another order. In the last pass, a row ends after the
  * products of the next row: its chain of dependent operations would keep those out of the processor's queues.
  *
- * Rows are addressed by %[i], which is 16 times the row: a row has 32 bytes of q, 16 of struct input_row, and
+ * Rows are addressed by %[i], which is 16 times the row: a row has 32 bytes of q, 16 of struct scaled_row, and
  * 64 of sums and of totals. Registers 0 to 7 hold the weights, [strip][group]. In the last pass 13 and 14
  * hold the sums of a row until the next row's products are made. */
 #ifndef TUTTI_KERNELS_X86_AVX2_MANY_ROWS_H
