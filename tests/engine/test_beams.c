@@ -131,6 +131,8 @@ static void answers_are_those_of_transformers(void **state)
                                          "gpt-neox-tiny",
                                          "gpt-bigcode-tiny",
                                          "exaone-tiny",
+                                         "ernie-tiny",
+                                         "ernie-moe-tiny",
                                          "granite-moe-tiny",
                                          "gptj-tiny",
                                          "falcon-tiny",

@@ -60,6 +60,8 @@ static const struct fixture {
     { "gpt-neox", "gpt-neox-tiny" },
     { "gpt-bigcode", "gpt-bigcode-tiny" },
     { "exaone", "exaone-tiny" },
+    { "ernie", "ernie-tiny" },
+    { "ernie-moe", "ernie-moe-tiny" },
     { "granite-moe", "granite-moe-tiny" },
     { "gptj", "gptj-tiny" },
     { "falcon", "falcon-tiny" },

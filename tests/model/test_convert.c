@@ -230,6 +230,8 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "starcoder2-tiny", "starcoder2", true },
         { "gpt-bigcode-tiny", "starcoder", true },
         { "exaone-tiny", "exaone", true },
+        { "ernie-tiny", "ernie4_5", true },
+        { "ernie-moe-tiny", "ernie4_5-moe", true },
         { "granite-moe-tiny", "granitemoe", false },
         { "olmo2-tiny", "olmo2", true },
         { "olmo3-tiny", "olmo2", true },

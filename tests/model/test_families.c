@@ -50,6 +50,8 @@ static const struct fixture {
     { "gpt-neox-tiny-serial", "gpt_neox" },
     { "gpt-bigcode-tiny", "gpt_bigcode" },
     { "exaone-tiny", "exaone" },
+    { "ernie-tiny", "ernie4_5" },
+    { "ernie-moe-tiny", "ernie4_5_moe" },
     { "granite-moe-tiny", "granitemoe" },
     { "gptj-tiny", "gptj" },
     { "falcon-tiny", "falcon" },

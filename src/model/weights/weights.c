@@ -23,9 +23,11 @@ static enum tutti_status find_tensor(const struct tensor **out, const struct che
                          checkpoint_path(ck), name, method, QUANTIZED_ADVICE);
     if (!t)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s is missing", checkpoint_path(ck), name);
-    bool fits = t->n_dims == n_dims;
+    /* A vector may be stored as a matrix of one row. */
+    const int64_t *shape = n_dims == 1 && t->n_dims == 2 && t->shape[0] == 1 ? t->shape + 1 : t->shape;
+    bool fits = t->n_dims - (int)(shape - t->shape) == n_dims;
     for (int i = 0; i < n_dims && fits; i++)
-        fits = wanted[i] == -1 ? t->shape[i] >= 1 : t->shape[i] == wanted[i];
+        fits = wanted[i] == -1 ? shape[i] >= 1 : shape[i] == wanted[i];
     if (!fits) {
         char found[128], expected[128];
         tensor_shape_text(found, sizeof found, t->shape, t->n_dims);
