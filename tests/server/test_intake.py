@@ -244,8 +244,8 @@ def test_stop_strings_are_prepared_by_a_prompt_thread(server):
 
 
 def test_replies_of_many_choices_are_built_by_a_worker(server):
-    """Their values are made where they are written."""
-    body = json.dumps({"prompt": "word " * 700, "max_tokens": 1, "echo": True, "n": 128, "temperature": 0})
+    """Their values are made where they are written. Quotes must be escaped, so that the text costs more to write than to send."""
+    body = json.dumps({"prompt": '"""" ' * 200, "max_tokens": 1, "echo": True, "n": 128, "temperature": 0})
     loop, intake = loop_and_intake_ns(server)
     for _ in range(5):
         assert len(send(server, "/v1/completions", body).json()["choices"]) == 128
