@@ -181,7 +181,7 @@ double measure_read_gbps(struct measure *m)
     return (double)BUFFER_BYTES / (double)(clock_now_ns() - m->begin_ns);
 }
 
-/* Prefetches help some processors; those of others read ahead faster by themselves (Zen 3 by 8 %). */
+/* Chooses the faster loop: some processors read faster with prefetches, others without them (Zen 3: by 8 %). */
 static void choose_read(struct measure *m)
 {
 #if defined(__x86_64__)

@@ -56,7 +56,7 @@
 #define BOTH_16   NARROW_16
 #define BOTH_32   WIDE_32
 
-/* The end of the row before. from: the address of what its sums start with. */
+/* The end of the row before. from: the address of the initial sum. */
 #define TOTAL(strip) "-64+32*" #strip "(%[total],%[i],4)"
 #define LOAD_TOTAL   "vmovups " TOTAL(0) ", " T0 "\n\t"
 #define START(from)                                                                                        \

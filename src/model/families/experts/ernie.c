@@ -81,7 +81,7 @@ static void ernie_describe(struct model_desc *d, struct config *c, bool is_gguf)
     a->rope = ROPE_INTERLEAVED;
 }
 
-/* Layers from first to last have experts, of these every interval-th of all. */
+/* Layer i of first to last has experts if i + 1 is a multiple of interval. */
 static void describe_layers(struct model_desc *d, const struct expert_desc *e, int first, int last,
                             int interval)
 {
