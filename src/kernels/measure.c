@@ -185,17 +185,17 @@ double measure_read_gbps(struct measure *m)
 static void choose_read(struct measure *m)
 {
 #if defined(__x86_64__)
-    read_fn *const loops[] = { m->read, measure_read_sse2 };
+    read_fn *const loops[] = { m->read, measure_read_sse2 }, *best = m->read;
     double most = 0;
     for (int i = 0; i < 2 * N_READ_SAMPLES; i++) {
-        read_fn *loop = m->read;
         m->read = loops[i % 2];
         double gbps = measure_read_gbps(m);
-        if (gbps > most)
+        if (gbps > most) {
             most = gbps;
-        else
-            m->read = loop;
+            best = m->read;
+        }
     }
+    m->read = best;
 #else
     (void)m;
 #endif

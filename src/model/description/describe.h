@@ -43,6 +43,18 @@ void describe_window_of_all(struct model_desc *desc, struct config *c, int windo
 void describe_expert_layers(struct model_desc *desc, const struct expert_desc *experts,
                             const uint8_t *is_dense);
 
+/* The same where the first n_dense layers have none. */
+void describe_first_dense(struct model_desc *desc, const struct expert_desc *experts, int n_dense);
+
+/* How many layers without experts come first. */
+int describe_count_dense(const struct model_desc *desc);
+
+/* The width of n shared experts of width d_expert together, at most LIMIT_DIMENSION. */
+int describe_shared_width(int n, int d_expert);
+
+/* Finds whether layers with experts have a bias of the choice, for which GGUF has no key, by the tensors. */
+void describe_find_choice_bias(struct model_desc *desc, const struct checkpoint *ck);
+
 /* Reads how many layers for multi-token prediction follow the others. */
 void describe_mtp(struct model_desc *desc, struct config *c);
 

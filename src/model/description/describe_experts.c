@@ -2,6 +2,7 @@
 #include "model/description/describe.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 void describe_expert_layers(struct model_desc *d, const struct expert_desc *experts, const uint8_t *is_dense)
@@ -45,4 +46,37 @@ const struct layer_desc *describe_find_kind(const struct model_desc *d, bool has
         if (ffn_has_experts(&d->kinds[i].ffn) == has_experts)
             return &d->kinds[i];
     return NULL;
+}
+
+void describe_first_dense(struct model_desc *d, const struct expert_desc *experts, int n_dense)
+{
+    uint8_t is_dense[LIMIT_LAYERS] = { 0 };
+    for (int i = 0; i < d->n_layers && i < n_dense; i++)
+        is_dense[i] = 1;
+    describe_expert_layers(d, experts, is_dense);
+}
+
+int describe_count_dense(const struct model_desc *d)
+{
+    int n = 0;
+    while (n < d->n_layers && !ffn_has_experts(&model_layer(d, n)->ffn))
+        n++;
+    return n;
+}
+
+int describe_shared_width(int n, int d_expert)
+{
+    int64_t width = (int64_t)n * d_expert;
+    return width < LIMIT_DIMENSION ? (int)width : LIMIT_DIMENSION;
+}
+
+void describe_find_choice_bias(struct model_desc *d, const struct checkpoint *ck)
+{
+    char name[LIMIT_TENSOR_NAME_BYTES];
+    for (int i = 0; i < d->n_layers; i++) {
+        struct layer_desc *l = &d->kinds[d->kind_of[i]];
+        snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", i);
+        if (ffn_has_experts(&l->ffn) && checkpoint_find(ck, name))
+            l->ffn.experts.has_choice_bias = true;
+    }
 }

@@ -50,16 +50,15 @@ struct split_multiples {
 };
 
 /* What kernels for columns in pairs read in place of struct input_row, of the formats with format_is_paired(). A sum that starts at
- * PAIRED_MAGIC becomes a float times d by one multiply-subtract, (magic + sum) d - magic d, which is exact. */
+ * INPUT_MAGIC becomes a float times d by one multiply-subtract, (magic + sum) d - magic d, which is exact. */
 struct paired_row {
     union {
-        int32_t start; /* of products that are not paired: PAIRED_MAGIC's bits - zero sum(q) */
+        int32_t start; /* of products that are not paired: INPUT_MAGIC's bits - zero sum(q) */
         float least;   /* of a format with mins: -sum(q) d, times the zero point if there is one */
     };
     int32_t paired_start;
     float magic_d, d;
 };
-#define PAIRED_MAGIC 0x1.8p23f
 
 /* The mins of a block whose columns are paired. */
 struct paired_block {
@@ -149,7 +148,7 @@ INLINE void unpaired_rows(const struct weights *w, const struct input *x, int r,
     __m512i sum[4][2][2];
     UNROLL
     for (int i = 0; i < n; i++)
-        sum[i][0][0] = sum[i][1][0] = f.has_min ? _mm512_castps_si512(_mm512_set1_ps(PAIRED_MAGIC))
+        sum[i][0][0] = sum[i][1][0] = f.has_min ? _mm512_castps_si512(_mm512_set1_ps(INPUT_MAGIC))
                                                 : _mm512_set1_epi32(rows[i].start);
     add_products(sum, w, x->q + 8 * r, n, 8);
     UNROLL
@@ -478,11 +477,11 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
 /* A row of a tile as the kernels for columns in pairs read it. */
 INLINE struct paired_row pair_row(const struct input_row *row, const int8_t *q, const struct quant_format f)
 {
-    const int32_t bits = (int32_t)float_bits(PAIRED_MAGIC),
+    const int32_t bits = (int32_t)float_bits(INPUT_MAGIC),
                   start = bits + (f.zero == 0 ? 0 : input_start(row, 0));
     struct paired_row to = { .start = start,
                              .paired_start = start - sum_paired(q, format_middle(f)),
-                             .magic_d = PAIRED_MAGIC * row->d,
+                             .magic_d = INPUT_MAGIC * row->d,
                              .d = row->d };
     if (f.has_min)
         to.least = (float)input_start(row, 0) * row->d;

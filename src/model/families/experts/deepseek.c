@@ -6,7 +6,6 @@
 #include "tokenizer/json/byte_files.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #define ATTN(name) "model.layers.%d.self_attn." name ".weight"
@@ -133,12 +132,6 @@ static void read_attention(struct model_desc *d, struct config *c, const struct 
     read_mscale(d, c);
 }
 
-static int shared_width(int n_shared, int d_expert)
-{
-    int64_t width = (int64_t)n_shared * d_expert;
-    return width < LIMIT_DIMENSION ? (int)width : LIMIT_DIMENSION;
-}
-
 static void read_experts(struct expert_desc *e, struct config *c, const struct latent_defaults *defaults)
 {
     const char *n = describe_either(c, "n_routed_experts", "num_local_experts");
@@ -150,8 +143,8 @@ static void read_experts(struct expert_desc *e, struct config *c, const struct l
     e->routing.n_groups = config_int_or(c, "n_group", 1, LIMIT_EXPERTS, defaults->n_groups);
     e->routing.n_chosen_groups = config_int_or(c, "topk_group", 1, LIMIT_EXPERTS, defaults->n_chosen_groups);
     e->d_ff = config_int_or(c, "moe_intermediate_size", 1, LIMIT_DIMENSION, defaults->d_expert);
-    e->d_shared = shared_width(config_int_or(c, "n_shared_experts", 0, LIMIT_EXPERTS, defaults->n_shared),
-                               e->d_ff);
+    e->d_shared = describe_shared_width(
+        config_int_or(c, "n_shared_experts", 0, LIMIT_EXPERTS, defaults->n_shared), e->d_ff);
 }
 
 static void by_softmax(struct expert_desc *e)
@@ -164,15 +157,6 @@ static void by_sigmoid(struct expert_desc *e)
 {
     e->routing.kind = ROUTE_SIGMOID;
     e->routing.group_best = 2;
-}
-
-/* The first n_dense layers have no experts. */
-static void describe_layers(struct model_desc *d, const struct expert_desc *e, int n_dense)
-{
-    uint8_t is_dense[LIMIT_LAYERS] = { 0 };
-    for (int i = 0; i < d->n_layers && i < n_dense; i++)
-        is_dense[i] = 1;
-    describe_expert_layers(d, e, is_dense);
 }
 
 static void read_v2(struct model_desc *d, struct config *c)
@@ -190,7 +174,7 @@ static void read_v2(struct model_desc *d, struct config *c)
         e.routing.n_groups = e.routing.n_chosen_groups = 1;
     else if (strcmp(method, "group_limited_greedy") != 0)
         config_unsupported(c, "topk_method", method);
-    describe_layers(d, &e, config_int_or(c, "first_k_dense_replace", 0, LIMIT_LAYERS, 0));
+    describe_first_dense(d, &e, config_int_or(c, "first_k_dense_replace", 0, LIMIT_LAYERS, 0));
 }
 
 static void read_sigmoid(struct model_desc *d, struct config *c, const struct latent_defaults *defaults)
@@ -203,7 +187,7 @@ static void read_sigmoid(struct model_desc *d, struct config *c, const struct la
     int n_dense = config_int_or(c, "first_k_dense_replace", 0, LIMIT_LAYERS, defaults->n_dense);
     const json_t *types = config_find(c, "mlp_layer_types");
     if (!types) {
-        describe_layers(d, &e, n_dense);
+        describe_first_dense(d, &e, n_dense);
         return;
     }
     uint8_t is_dense[LIMIT_LAYERS] = { 0 };
@@ -280,7 +264,7 @@ static void deepseek_read_gguf(struct model_desc *d, struct config *c)
     e = *own;
     *own = (struct expert_desc){ 0 };
     e.d_ff = config_int(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION);
-    e.d_shared = shared_width(config_int_or(c, "expert_shared_count", 0, LIMIT_EXPERTS, 0), e.d_ff);
+    e.d_shared = describe_shared_width(config_int_or(c, "expert_shared_count", 0, LIMIT_EXPERTS, 0), e.d_ff);
     e.routing.scale = (float)config_float_or(c, "expert_weights_scale", 0, 1e6, 1);
     e.routing.is_normed = config_bool_or(c, "expert_weights_norm", false);
     e.routing.n_groups = config_int_or(c, "expert_group_count", 0, LIMIT_EXPERTS, 1);
@@ -292,24 +276,18 @@ static void deepseek_read_gguf(struct model_desc *d, struct config *c)
         by_sigmoid(&e);
     else
         by_softmax(&e);
-    describe_layers(d, &e, n_dense);
+    describe_first_dense(d, &e, n_dense);
 }
 
 /* GGUF has no key for the bias of the choice: it follows from the tensors. llama.cpp's converter writes
  * no gating function for GLM-4.7-Flash. Only models that choose by sigmoid scores have the bias. */
 static void deepseek_find_parts(struct model_desc *d, const struct checkpoint *ck)
 {
-    char name[LIMIT_TENSOR_NAME_BYTES];
     bool has_gating = json_integer_value(json_object_get(checkpoint_config(ck), KEY(KEY_GATING))) > 0;
-    for (int i = 0; i < d->n_layers; i++) {
-        struct layer_desc *l = &d->kinds[d->kind_of[i]];
-        snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", i);
-        if (!ffn_has_experts(&l->ffn) || !checkpoint_find(ck, name))
-            continue;
-        l->ffn.experts.has_choice_bias = true;
-        if (!has_gating)
-            by_sigmoid(&l->ffn.experts);
-    }
+    describe_find_choice_bias(d, ck);
+    for (int i = 0; i < d->n_kinds && !has_gating; i++)
+        if (d->kinds[i].ffn.experts.has_choice_bias)
+            by_sigmoid(&d->kinds[i].ffn.experts);
 }
 
 static void describe_v2(struct model_desc *d, struct config *c, bool is_gguf)
@@ -368,10 +346,7 @@ static const char *deepseek_find_gguf_fault(const struct model_desc *d)
 static void put_experts(struct gguf_writer *w, const struct model_desc *d)
 {
     const struct layer_desc *l = describe_find_kind(d, true);
-    int n_dense = 0;
-    while (n_dense < d->n_layers && !ffn_has_experts(&model_layer(d, n_dense)->ffn))
-        n_dense++;
-    gguf_writer_u32(w, KEY("leading_dense_block_count"), (uint32_t)n_dense);
+    gguf_writer_u32(w, KEY("leading_dense_block_count"), (uint32_t)describe_count_dense(d));
     if (!l)
         return;
     const struct expert_desc *e = &l->ffn.experts;

@@ -5,8 +5,6 @@
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
-#include <stdio.h>
-
 static const struct tensor_names LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
@@ -60,25 +58,28 @@ static bool ernie_moe_is_mine(const json_t *config)
     return describe_has_type(config, "ernie4_5_moe");
 }
 
-static void ernie_describe(struct model_desc *d, struct config *c, bool is_gguf)
+/* The layers without experts. */
+static void describe_dense(struct model_desc *d, struct config *c, bool is_gguf,
+                           const struct transformers_defaults *defaults)
 {
-    static const struct transformers_defaults DEFAULTS = { .n_heads = 16,
-                                                           .n_kv_heads = 2,
-                                                           .head_dim = 128,
-                                                           .n_ctx = 131072,
-                                                           .n_vocab = 103424,
-                                                           .norm_eps = 1e-5,
-                                                           .rope_theta = 500000,
-                                                           .is_tied = true };
     struct attn_desc *a = &d->kinds[0].attn;
     if (is_gguf) {
         describe_gguf(d, c);
     } else {
-        describe_transformers(d, c, &DEFAULTS);
+        describe_transformers(d, c, defaults);
         describe_layer_types(d, c, 0, 0);
         a->has_qkv_bias = a->has_out_bias = d->kinds[0].ffn.has_bias = config_bool_or(c, "use_bias", false);
     }
     a->rope = ROPE_INTERLEAVED;
+}
+
+#define DEFAULTS .n_ctx = 131072, .n_vocab = 103424, .norm_eps = 1e-5, .rope_theta = 500000, .is_tied = true
+
+static void ernie_describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    describe_dense(
+        d, c, is_gguf,
+        &(struct transformers_defaults){ .n_heads = 16, .n_kv_heads = 2, .head_dim = 128, DEFAULTS });
 }
 
 /* Layer i of first to last has experts if i + 1 is a multiple of interval. */
@@ -91,77 +92,36 @@ static void describe_layers(struct model_desc *d, const struct expert_desc *e, i
     describe_expert_layers(d, e, is_dense);
 }
 
-static void read_transformers(struct model_desc *d, struct config *c)
+static void ernie_moe_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    static const struct transformers_defaults DEFAULTS = { .n_heads = 20,
-                                                           .n_kv_heads = 4,
-                                                           .n_ctx = 131072,
-                                                           .n_vocab = 103424,
-                                                           .norm_eps = 1e-5,
-                                                           .rope_theta = 500000,
-                                                           .is_tied = true };
-    struct expert_desc e = { .has_choice_bias = true };
-    describe_transformers(d, c, &DEFAULTS);
-    describe_layer_types(d, c, 0, 0);
-    d->kinds[0].attn.rope = ROPE_INTERLEAVED;
+    if (is_gguf)
+        describe_gguf_experts(d, c);
+    describe_dense(d, c, is_gguf,
+                   &(struct transformers_defaults){ .n_heads = 20, .n_kv_heads = 4, DEFAULTS });
+    struct expert_desc e = d->kinds[0].ffn.experts;
+    d->kinds[0].ffn.experts = (struct expert_desc){ 0 };
     e.routing.kind = ROUTE_SOFTMAX;
     e.routing.is_normed = true;
+    if (is_gguf) {
+        e.d_ff = config_int(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION);
+        e.d_shared = config_int_or(c, "expert_shared_feed_forward_length", 0, LIMIT_DIMENSION, 0);
+        config_skip(c, "expert_shared_count"); /* e.d_shared says it */
+        describe_layers(d, &e, config_int_or(c, "leading_dense_block_count", 0, LIMIT_LAYERS, 0), d->n_layers,
+                        config_int(c, "interleave_moe_layer_step", 1, LIMIT_LAYERS));
+        return;
+    }
+    e.has_choice_bias = true;
     e.routing.n_experts = config_int_or(c, describe_either(c, "moe_num_experts", "num_experts"), 1,
                                         LIMIT_EXPERTS, 64);
     e.routing.n_chosen = config_int_or(c, describe_either(c, "moe_k", "num_experts_per_tok"), 1,
                                        LIMIT_EXPERTS, 6);
     e.d_ff = config_int_or(c, "moe_intermediate_size", 1, LIMIT_DIMENSION, 1536);
-    int64_t d_shared = (int64_t)config_int_or(c, "moe_num_shared_experts", 0, LIMIT_EXPERTS, 2) * e.d_ff;
-    e.d_shared = d_shared < LIMIT_DIMENSION ? (int)d_shared : LIMIT_DIMENSION;
+    e.d_shared = describe_shared_width(config_int_or(c, "moe_num_shared_experts", 0, LIMIT_EXPERTS, 2),
+                                       e.d_ff);
     int first = config_int_or(c, "moe_layer_start_index", 0, LIMIT_LAYERS, 1);
     int last = config_int_or(c, "moe_layer_end_index", -1, LIMIT_LAYERS, -1);
     describe_layers(d, &e, first, last < 0 ? d->n_layers : last,
                     config_int_or(c, "moe_layer_interval", 1, LIMIT_LAYERS, 1));
-}
-
-static void read_gguf(struct model_desc *d, struct config *c)
-{
-    describe_gguf_experts(d, c);
-    describe_gguf(d, c);
-    d->kinds[0].attn.rope = ROPE_INTERLEAVED;
-    struct expert_desc e = d->kinds[0].ffn.experts;
-    d->kinds[0].ffn.experts = (struct expert_desc){ 0 };
-    e.routing.kind = ROUTE_SOFTMAX;
-    e.routing.is_normed = true;
-    e.d_ff = config_int(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION);
-    e.d_shared = config_int_or(c, "expert_shared_feed_forward_length", 0, LIMIT_DIMENSION, 0);
-    config_skip(c, "expert_shared_count"); /* e.d_shared says it */
-    describe_layers(d, &e, config_int_or(c, "leading_dense_block_count", 0, LIMIT_LAYERS, 0), d->n_layers,
-                    config_int(c, "interleave_moe_layer_step", 1, LIMIT_LAYERS));
-}
-
-static void ernie_moe_describe(struct model_desc *d, struct config *c, bool is_gguf)
-{
-    if (is_gguf)
-        read_gguf(d, c);
-    else
-        read_transformers(d, c);
-}
-
-/* GGUF has no key for the bias: it follows from the tensors. */
-static void ernie_moe_find_parts(struct model_desc *d, const struct checkpoint *ck)
-{
-    char name[LIMIT_TENSOR_NAME_BYTES];
-    for (int i = 0; i < d->n_layers; i++) {
-        struct layer_desc *l = &d->kinds[d->kind_of[i]];
-        snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", i);
-        if (ffn_has_experts(&l->ffn) && checkpoint_find(ck, name))
-            l->ffn.experts.has_choice_bias = true;
-    }
-}
-
-/* How many layers without experts come first. */
-static int count_dense(const struct model_desc *d)
-{
-    int n = 0;
-    while (n < d->n_layers && !ffn_has_experts(&model_layer(d, n)->ffn))
-        n++;
-    return n;
 }
 
 static void ernie_moe_put_metadata(struct gguf_writer *w, const struct model_desc *d)
@@ -174,7 +134,7 @@ static void ernie_moe_put_metadata(struct gguf_writer *w, const struct model_des
     PUT("expert_shared_count", e->d_shared / e->d_ff);
     if (e->d_shared > 0)
         PUT("expert_shared_feed_forward_length", e->d_shared);
-    PUT("leading_dense_block_count", count_dense(d));
+    PUT("leading_dense_block_count", describe_count_dense(d));
     PUT("interleave_moe_layer_step", 1);
 #undef PUT
 }
@@ -186,7 +146,7 @@ static const char *ernie_find_fault(const struct model_desc *d)
 
 static const char *ernie_moe_find_fault(const struct model_desc *d)
 {
-    for (int i = count_dense(d); i < d->n_layers; i++)
+    for (int i = describe_count_dense(d); i < d->n_layers; i++)
         if (!ffn_has_experts(&model_layer(d, i)->ffn))
             return "moe_layer_interval: layers without experts after layers with experts";
     return describe_find_kind(d, true) ? NULL : "moe_layer_start_index: no layer with experts";
@@ -216,7 +176,7 @@ const struct family FAMILY_ERNIE_MOE = {
     .is_mine = ernie_moe_is_mine,
     .keys = MOE_KEYS,
     .describe = ernie_moe_describe,
-    .find_parts = ernie_moe_find_parts,
+    .find_parts = describe_find_choice_bias,
     .put_metadata = ernie_moe_put_metadata,
     .find_gguf_fault = ernie_moe_find_fault,
     .layouts = MOE_LAYOUTS,

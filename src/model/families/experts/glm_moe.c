@@ -4,8 +4,6 @@
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
-#include <stdio.h>
-
 #define ROUTER                                                                                               \
     .of[SLOT_ROUTER] = { "model.layers.%d.mlp.gate.weight" },                                                \
     .of[SLOT_ROUTER_BIAS] = { "model.layers.%d.mlp.gate.e_score_correction_bias" }
@@ -45,15 +43,6 @@ static const struct config_key GGUF_KEYS[] = {
     { NULL, NULL },
 };
 
-/* The first layers have no experts. */
-static void describe_layers(struct model_desc *d, const struct expert_desc *e, int n_dense)
-{
-    uint8_t is_dense[LIMIT_LAYERS] = { 0 };
-    for (int i = 0; i < d->n_layers && i < n_dense; i++)
-        is_dense[i] = 1;
-    describe_expert_layers(d, e, is_dense);
-}
-
 static void glm_moe_read_gguf(struct model_desc *d, struct config *c)
 {
     struct expert_desc *e = &d->kinds[0].ffn.experts;
@@ -63,8 +52,8 @@ static void glm_moe_read_gguf(struct model_desc *d, struct config *c)
     d->n_mtp_layers = config_int_or(c, "nextn_predict_layers", 0, d->n_layers - 1, 0);
     d->n_layers -= d->n_mtp_layers;
     e->d_ff = config_int(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION);
-    int64_t d_shared = (int64_t)config_int_or(c, "expert_shared_count", 0, LIMIT_EXPERTS, 0) * e->d_ff;
-    e->d_shared = d_shared < LIMIT_DIMENSION ? (int)d_shared : LIMIT_DIMENSION;
+    e->d_shared = describe_shared_width(config_int_or(c, "expert_shared_count", 0, LIMIT_EXPERTS, 0),
+                                        e->d_ff);
     e->routing.scale = (float)config_float_or(c, "expert_weights_scale", 0, 1e6, 1);
     e->routing.is_normed = config_bool_or(c, "expert_weights_norm", false);
     enum { GATING_SIGMOID = 2 };
@@ -103,8 +92,7 @@ static void read_transformers(struct model_desc *d, struct config *c)
     else if (r->n_chosen > r->n_chosen_groups * (r->n_experts / r->n_groups))
         config_unsupported(c, "num_experts_per_tok", "a number of experts above that of topk_group groups");
     e->d_ff = config_int_or(c, "moe_intermediate_size", 1, LIMIT_DIMENSION, 1408);
-    int64_t d_shared = (int64_t)config_int_or(c, "n_shared_experts", 0, LIMIT_EXPERTS, 1) * e->d_ff;
-    e->d_shared = d_shared < LIMIT_DIMENSION ? (int)d_shared : LIMIT_DIMENSION;
+    e->d_shared = describe_shared_width(config_int_or(c, "n_shared_experts", 0, LIMIT_EXPERTS, 1), e->d_ff);
     e->has_choice_bias = true;
 }
 
@@ -121,36 +109,28 @@ static void glm_moe_describe(struct model_desc *d, struct config *c, bool is_ggu
     d->kinds[0].attn.rope = ROPE_HALF;
     int n_dense = is_gguf ? config_int_or(c, "leading_dense_block_count", 0, LIMIT_LAYERS, 0)
                           : config_int_or(c, "first_k_dense_replace", 0, LIMIT_LAYERS, 1);
-    describe_layers(d, &e, n_dense);
+    describe_first_dense(d, &e, n_dense);
 }
 
 /* GGUF has no keys for these: they follow from the tensors. */
 static void glm_moe_find_parts(struct model_desc *d, const struct checkpoint *ck)
 {
-    char name[LIMIT_TENSOR_NAME_BYTES];
     bool has_norms = checkpoint_find(ck, "blk.0.attn_q_norm.weight");
-    for (int i = 0; i < d->n_layers; i++) {
-        struct layer_desc *l = &d->kinds[d->kind_of[i]];
-        snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", i);
-        l->attn.has_qk_norm = has_norms;
-        if (ffn_has_experts(&l->ffn) && checkpoint_find(ck, name))
-            l->ffn.experts.has_choice_bias = true;
-    }
+    for (int i = 0; i < d->n_layers; i++)
+        d->kinds[d->kind_of[i]].attn.has_qk_norm = has_norms;
+    describe_find_choice_bias(d, ck);
 }
 
 static void glm_moe_put_metadata(struct gguf_writer *w, const struct model_desc *d)
 {
     const struct expert_desc *e = &describe_find_kind(d, true)->ffn.experts;
     const struct routing *r = &e->routing;
-    int n_dense = 0;
-    while (!ffn_has_experts(&model_layer(d, n_dense)->ffn))
-        n_dense++;
     gguf_writer_u32(w, "glm4moe.expert_count", (uint32_t)r->n_experts);
     gguf_writer_u32(w, "glm4moe.expert_used_count", (uint32_t)r->n_chosen);
     gguf_writer_u32(w, "glm4moe.expert_feed_forward_length", (uint32_t)e->d_ff);
     gguf_writer_u32(w, "glm4moe.expert_shared_count", (uint32_t)(e->d_shared / e->d_ff));
     gguf_writer_u32(w, "glm4moe.expert_gating_func", 2);
-    gguf_writer_u32(w, "glm4moe.leading_dense_block_count", (uint32_t)n_dense);
+    gguf_writer_u32(w, "glm4moe.leading_dense_block_count", (uint32_t)describe_count_dense(d));
     gguf_writer_f32(w, "glm4moe.expert_weights_scale", r->scale);
     gguf_writer_bool(w, "glm4moe.expert_weights_norm", r->is_normed);
     gguf_writer_u32(w, "glm4moe.expert_group_count", (uint32_t)r->n_groups);
