@@ -35,6 +35,7 @@ static const char *const COMPANIONS[] = {
     "tokenizer.model",
     "ice_text.model",
     "vocab.model",
+    "qwen.tiktoken",
     "vocab.json",
     "vocab.txt",
     "merges.txt",

@@ -309,6 +309,21 @@ static int n_permuted(const struct converter *c, int layer, enum dim rows, bool 
     return rows == DIM_QUERIES ? a->n_heads : rows == DIM_KV && !is_last ? a->n_kv_heads : 0;
 }
 
+/* Plans the up-projections of latent attention as one tensor, as the source has them. */
+static enum tutti_status plan_fused_up(struct converter *c, const struct weight *w, struct tutti_error *err)
+{
+    const struct tensor *both = w->heads.whole;
+    struct plan_shape shape = { .n_dims = 2, .dims = { both->shape[0], both->shape[1] } };
+    if (w->slot == SLOT_V_UP) /* comes with the keys */
+        return TUTTI_OK;
+    struct planned *p = plan_next(c, c->to->of[w->slot][0], w->layer, &shape, &w->place);
+    struct planned_part *part = p ? add_part(p) : NULL;
+    if (!part)
+        return error_out_of_memory(checkpoint_path(c->ck), err);
+    *part = (struct planned_part){ .tensor = both, .n_rows = both->shape[0] };
+    return TUTTI_OK;
+}
+
 /* Plans a matrix, in the parts of the target's layout. */
 static enum tutti_status plan_matrix(struct converter *c, const struct weight *w, struct tutti_error *err)
 {
@@ -357,6 +372,8 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
 static enum tutti_status plan_weight(struct converter *c, const struct weight *w, struct tutti_error *err)
 {
     const char *pattern = c->to->of[w->slot][0];
+    if (slot_info(w->slot)->is_by_head && c->to->has_fused_up)
+        return plan_fused_up(c, w, err);
     if (slot_info(w->slot)->kind == SLOT_MATRIX)
         return plan_matrix(c, w, err);
     enum tutti_status st = plan_tensor(c, pattern, w->layer, w->parts[0], w->is_less_one, err);

@@ -87,10 +87,11 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
     if (d->uses_mtp)
         put_u32(w, arch, "nextn_predict_layers", 1);
     const struct ffn_desc *f = &d->kinds[0].ffn;
-    put_u32(w, arch, "feed_forward_length", f->d_ff > 0 ? f->d_ff : f->experts.d_ff);
+    int d_ff = f->d_ff > 0 ? f->d_ff : f->experts.d_ff;
+    put_u32(w, arch, "feed_forward_length", family->has_joint_width ? 2 * d_ff : d_ff);
     put_u32(w, arch, "vocab_size", d->n_vocab);
     put_u32(w, arch, "attention.head_count", a->n_heads);
-    put_u32(w, arch, "attention.head_count_kv", a->n_kv_heads);
+    put_u32(w, arch, "attention.head_count_kv", family->expands_latents ? a->n_heads : a->n_kv_heads);
     put_f32(w, arch,
             d->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
             d->norm_eps);

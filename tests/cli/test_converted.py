@@ -56,8 +56,8 @@ def is_different_by_design(key, ours, theirs):
         return theirs[key] == pytest.approx(1 + 0.1 * math.log(theirs["rope.scaling.factor"]))
     if key == "rope.scaling.yarn_log_multiplier":  # tutti writes what follows from it, rope.scaling.attn_factor
         return True
-    if key == "attention.layer_norm_epsilon":  # EXAONE 3 has RMSNorm, whose epsilon is this one
-        return theirs["attention.layer_norm_rms_epsilon"] == theirs[key]
+    if key == "attention.layer_norm_epsilon":  # EXAONE 3 and Qwen have RMSNorm, whose epsilon is this one
+        return theirs.get("attention.layer_norm_rms_epsilon", theirs[key]) == theirs[key]
     if key == "rope.scaling.original_context_length" and theirs[key] == theirs["context_length"]:
         return True                      # what it is without this key
     # Of a model without a dense layer this width means nothing; tutti has that of the experts.

@@ -133,6 +133,7 @@ static void answers_are_those_of_transformers(void **state)
                                          "deepseek-v3-tiny",  "glm4-moe-lite-tiny",
                                          "gpt-oss-tiny",      "olmo3-tiny",
                                          "minimax-m2-tiny",   "olmoe-tiny",
+                                         "qwen1-tiny",        "minicpm3-tiny",
                                          "gemma-tiny",        "seed-oss-tiny",
                                          "cohere-tiny",       "cohere2-tiny" };
     for (size_t m = 0; m < sizeof NAMES / sizeof *NAMES; m++) {

@@ -60,6 +60,8 @@ static const struct fixture {
     { "gpt-neox", "gpt-neox-tiny" },
     { "gpt-bigcode", "gpt-bigcode-tiny" },
     { "exaone", "exaone-tiny" },
+    { "qwen1", "qwen1-tiny" },
+    { "minicpm3", "minicpm3-tiny" },
     { "ernie", "ernie-tiny" },
     { "ernie-moe", "ernie-moe-tiny" },
     { "granite-moe", "granite-moe-tiny" },

@@ -36,6 +36,55 @@ static const struct upload {
       LLAMA("\"max_position_embeddings\":4096,\"num_key_value_heads\":4,\"rope_scaling\":null,"
             "\"rope_theta\":5000000.0,\"attention_bias\":false,\"vocab_size\":64000"),
       "llama", NULL },
+    { "Qwen-7B-Chat",
+      "{\"architectures\":[\"QWenLMHeadModel\"],\"auto_map\":{\"AutoConfig\":\"configuration_qw"
+      "en.QWenConfig\",\"AutoModelForCausalLM\":\"modeling_qwen.QWenLMHeadModel\"},\"attn_dropo"
+      "ut_prob\":0.0,\"bf16\":false,\"emb_dropout_prob\":0.0,\"fp16\":false,\"fp32\":false,\"hi"
+      "dden_size\":4096,\"intermediate_size\":22016,\"initializer_range\":0.02,\"kv_channels\":"
+      "128,\"layer_norm_epsilon\":1e-06,\"max_position_embeddings\":32768,\"model_type\":\"qwen"
+      "\",\"no_bias\":true,\"num_attention_heads\":32,\"num_hidden_layers\":32,\"onnx_safe\":nu"
+      "ll,\"rotary_emb_base\":10000,\"rotary_pct\":1.0,\"scale_attn_weights\":true,\"seq_length"
+      "\":8192,\"tie_word_embeddings\":false,\"tokenizer_class\":\"QWenTokenizer\",\"transforme"
+      "rs_version\":\"4.32.0\",\"use_cache\":true,\"use_dynamic_ntk\":true,\"use_flash_attn\":"
+      "\"auto\",\"use_logn_attn\":true,\"vocab_size\":151936}",
+      "qwen", NULL },
+    { "DevOps-Model-7B, in the first release's names",
+      "{\"activation\":\"swiglu\",\"apply_residual_connection_post_layernorm\":false,\"architec"
+      "tures\":[\"QWenLMHeadModel\"],\"attn_pdrop\":0.0,\"auto_map\":{\"AutoConfig\":\"configur"
+      "ation_qwen.QWenConfig\",\"AutoModel\":\"modeling_qwen.QWenLMHeadModel\",\"AutoModelForCa"
+      "usalLM\":\"modeling_qwen.QWenLMHeadModel\"},\"bf16\":false,\"bias_dropout_fusion\":true,"
+      "\"bos_token_id\":151643,\"embd_pdrop\":0.0,\"eos_token_id\":151643,\"ffn_hidden_size\":2"
+      "2016,\"fp16\":false,\"fp32\":true,\"initializer_range\":0.02,\"kv_channels\":128,\"layer"
+      "_norm_epsilon\":1e-06,\"model_type\":\"qwen\",\"n_embd\":4096,\"n_head\":32,\"n_inner\":"
+      "null,\"n_layer\":32,\"n_positions\":6144,\"no_bias\":true,\"onnx_safe\":null,\"padded_vo"
+      "cab_size\":151936,\"params_dtype\":\"torch.bfloat16\",\"pos_emb\":\"rotary\",\"resid_pdr"
+      "op\":0.1,\"rotary_emb_base\":10000,\"rotary_pct\":1.0,\"scale_attn_weights\":true,\"seq_"
+      "length\":2048,\"tie_word_embeddings\":false,\"tokenizer_type\":\"QWenTokenizer\",\"torch"
+      "_dtype\":\"bfloat16\",\"transformers_version\":\"4.32.0\",\"use_cache\":true,\"use_dynam"
+      "ic_ntk\":true,\"use_flash_attn\":true,\"use_logn_attn\":true,\"vocab_size\":151936}",
+      "qwen", NULL },
+    { "MiniCPM3-4B, without model_type",
+      "{\"_name_or_path\":\"openbmb/MiniCPM3-4B\",\"architectures\":[\"MiniCPM3ForCausalLM\"],"
+      "\"auto_map\":{\"AutoConfig\":\"configuration_minicpm.MiniCPM3Config\",\"AutoModel\":\"mo"
+      "deling_minicpm.MiniCPM3Model\",\"AutoModelForCausalLM\":\"modeling_minicpm.MiniCPM3ForCa"
+      "usalLM\",\"AutoModelForSeq2SeqLM\":\"modeling_minicpm.MiniCPM3ForCausalLM\",\"AutoModelF"
+      "orSequenceClassification\":\"modeling_minicpm.MiniCPM3ForSequenceClassification\"},\"bos"
+      "_token_id\":1,\"eos_token_id\":[2,73440],\"hidden_act\":\"silu\",\"initializer_range\":0"
+      ".1,\"hidden_size\":2560,\"num_hidden_layers\":62,\"intermediate_size\":6400,\"max_positi"
+      "on_embeddings\":32768,\"num_attention_heads\":40,\"num_key_value_heads\":40,\"qk_nope_he"
+      "ad_dim\":64,\"qk_rope_head_dim\":32,\"q_lora_rank\":768,\"kv_lora_rank\":256,\"rms_norm_"
+      "eps\":1e-05,\"rope_scaling\":{\"type\":\"longrope\",\"long_factor\":[1.0591234137867171,"
+      "1.1241891283591912,1.2596935748670968,1.5380380402321725,2.093982484148734,3.14469351212"
+      "67696,4.937952647693647,7.524541999994549,10.475458000005451,13.062047352306353,14.85530"
+      "648787323,15.906017515851266,16.461961959767827,16.740306425132907,16.87581087164081,16."
+      "940876586213285],\"short_factor\":[1.0591234137867171,1.1241891283591912,1.2596935748670"
+      "968,1.5380380402321725,2.093982484148734,3.1446935121267696,4.937952647693647,7.52454199"
+      "9994549,10.475458000005451,13.062047352306353,14.85530648787323,15.906017515851266,16.46"
+      "1961959767827,16.740306425132907,16.87581087164081,16.940876586213285],\"original_max_po"
+      "sition_embeddings\":32768},\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.41."
+      "0\",\"use_cache\":true,\"vocab_size\":73448,\"scale_emb\":12,\"dim_model_base\":256,\"sc"
+      "ale_depth\":1.4}",
+      "minicpm3", NULL },
     { "EXAONE-3.5-2.4B",
       "{\"activation_function\":\"silu\",\"architectures\":[\"ExaoneForCausalLM\"],\"attention_"
       "dropout\":0.0,\"auto_map\":{\"AutoConfig\":\"configuration_exaone.ExaoneConfig\",\"AutoM"

@@ -34,6 +34,8 @@ static const struct family_fixture {
     { "gemma2-tiny", false },
     { "gpt-bigcode-tiny", false },
     { "exaone-tiny", false },
+    { "qwen1-tiny", false },
+    { "minicpm3-tiny", false },
     { "ernie-tiny", false },
     { "ernie-moe-tiny", false },
     { "granite-moe-tiny", false },

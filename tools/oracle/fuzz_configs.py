@@ -39,6 +39,8 @@ MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=44)
 LATENT = LLAMA | dict(num_attention_heads=3, num_key_value_heads=3, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=24,
                       qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=44,
                       n_group=4, topk_group=2, n_shared_experts=1, first_k_dense_replace=1)
+DEEPSEEK_EXPERTS = ("v_head_dim", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group", "n_shared_experts",
+                    "first_k_dense_replace")
 BY_LAYER_NORM = {k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}
 GPT2 = dict(n_embd=72, n_head=3, n_layer=3, n_positions=N_CTX, vocab_size=131)
 FAMILIES = {
@@ -64,6 +66,7 @@ FAMILIES = {
     "opt": dict(hidden_size=72, ffn_dim=100, num_hidden_layers=3, num_attention_heads=3, vocab_size=131,
                 max_position_embeddings=N_CTX, word_embed_proj_dim=72),
     "exaone": {k: v for k, v in BY_LAYER_NORM.items() if k != "num_hidden_layers"} | dict(num_layers=4, layer_norm_epsilon=1e-5),
+    "minicpm3": {k: v for k, v in LATENT.items() if k not in DEEPSEEK_EXPERTS} | dict(rms_norm_eps=1e-5),
     "ernie4_5": WITH_HEAD, "ernie4_5_moe": LLAMA | dict(moe_num_experts=6, moe_k=2, moe_intermediate_size=44),
     "exaone4": LLAMA | dict(sliding_window=5), "gpt2": GPT2, "gpt_bigcode": GPT2,
     "bloom": dict(hidden_size=72, n_layer=3, n_head=3, vocab_size=131),

@@ -1,10 +1,12 @@
 """Models that are LLaMA's arithmetic under another layout, whose authors' code transformers does not have: InternLM2, Baichuan,
-openPangu-Embedded. Their tensors are rearranged, exactly, and run by transformers' LLaMA.
+openPangu-Embedded, the first Qwen. Their tensors are rearranged, exactly, and run by transformers' LLaMA.
 
 * InternLM2: wqkv has for each KV head its queries, its key and its value. The rest has other names.
 * Baichuan: W_pack has q, k and v, one after the other. Baichuan2 divides the rows of lm_head by their lengths. The models of 13B
   do not rotate: their scores get ALiBi, here as the additive mask of transformers' eager attention, by its own BLOOM's slopes.
 * openPangu-Embedded: LLaMA's tensors; `bias` is LLaMA's attention_bias.
+* Qwen: c_attn has q, k and v with biases, one after the other; the output of attention has none. mlp.w2 is the gate. intermediate_size
+  counts the rows of w1 and w2.
 """
 import math
 
@@ -15,7 +17,7 @@ ALIBI_KEY, ROTARY_KEY = "model_max_length", "max_position_embeddings"  # of Baic
 
 
 def is_rearranged(config):
-    return config["model_type"] in ("internlm2", "baichuan", "PanguEmbedded")
+    return config["model_type"] in ("internlm2", "baichuan", "PanguEmbedded", "qwen")
 
 
 def has_alibi(config):
@@ -24,12 +26,18 @@ def has_alibi(config):
 
 def llama_fields(config):
     """The settings of transformers' LlamaConfig."""
+    if config["model_type"] == "qwen":
+        same = ("hidden_size", "num_attention_heads", "num_hidden_layers", "tie_word_embeddings", "vocab_size")
+        return dict({key: config[key] for key in same}, attention_bias=True, intermediate_size=config["intermediate_size"] // 2,
+                    max_position_embeddings=config["seq_length"], rms_norm_eps=config["layer_norm_epsilon"],
+                    rope_parameters={"rope_type": "default", "rope_theta": config["rotary_emb_base"]})
     dropped = ("architectures", "auto_map", "bias", "model_type", "torch_dtype", "z_loss_weight", ALIBI_KEY)
     fields = {key: value for key, value in config.items() if key not in dropped}
     fields.setdefault("max_position_embeddings", config.get(ALIBI_KEY, 512))
     return dict(fields, attention_bias=config.get("bias", False))
 
 
+# Of each other layout, by LLaMA's names.
 INTERNLM2_NAMES = {
     "model.embed_tokens": "model.tok_embeddings", "lm_head": "output", "input_layernorm": "attention_norm",
     "post_attention_layernorm": "ffn_norm", "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1",
@@ -37,16 +45,24 @@ INTERNLM2_NAMES = {
 }
 
 
+QWEN_NAMES = {
+    "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h", "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2", "self_attn.o_proj": "attn.c_proj", "mlp.gate_proj": "mlp.w2", "mlp.up_proj": "mlp.w1",
+    "mlp.down_proj": "mlp.c_proj",
+}
+OTHER_NAMES = {"internlm2": INTERNLM2_NAMES, "qwen": QWEN_NAMES}
+FUSED = {"internlm2": "attention.wqkv", "baichuan": "self_attn.W_pack", "qwen": "attn.c_attn"}
+
+
 def published_name(config, name):
     """The published name of one of LLaMA's tensors; of q, k and v that of the one tensor of all."""
     model_type = config["model_type"]
-    fused = {"internlm2": "attention.wqkv", "baichuan": "self_attn.W_pack"}.get(model_type)
+    fused = FUSED.get(model_type)
     for part in ("q", "k", "v"):
         if fused:
             name = name.replace(f"self_attn.{part}_proj", fused)
-    if model_type == "internlm2":
-        for old, new in INTERNLM2_NAMES.items():
-            name = name.replace(old, new)
+    for old, new in OTHER_NAMES.get(model_type, {}).items():
+        name = name.replace(old, new)
     return name
 
 
@@ -55,6 +71,8 @@ def published_shapes(config, shapes):
     published = {}
     for name, shape in shapes.items():
         other = published_name(config, name)
+        if config["model_type"] == "qwen" and name.endswith("o_proj.bias"):
+            continue
         rows = published[other][0] if other in published else 0
         published[other] = (rows + shape[0], *shape[1:])
     return published
@@ -65,7 +83,7 @@ def to_llama(config, weights):
     n_heads = config["num_attention_heads"]
     n_kv_heads = config.get("num_key_value_heads", n_heads)
     head_dim, n_queries = config["hidden_size"] // n_heads, n_heads // n_kv_heads
-    names = {new: old for old, new in INTERNLM2_NAMES.items()} if config["model_type"] == "internlm2" else {}
+    names = {new: old for old, new in OTHER_NAMES.get(config["model_type"], {}).items()}
     llama = {}
     for name, w in weights.items():
         if "attention.wqkv" in name:
@@ -74,13 +92,16 @@ def to_llama(config, weights):
             for part, rows in parts.items():
                 shape = (-1, w.shape[1]) if w.dim() == 2 else (-1,)
                 llama[name.replace("attention.wqkv", f"self_attn.{part}_proj")] = rows.reshape(shape)
-        elif "W_pack" in name:
-            for part, rows in zip("qkv", w.chunk(3), strict=True):
-                llama[name.replace("W_pack", f"{part}_proj")] = rows
-        else:
-            for new, old in names.items():
-                name = name.replace(new, old)
+            continue
+        for new, old in names.items():
+            name = name.replace(new, old)
+        fused = next((part for part in ("self_attn.W_pack", "attn.c_attn") if part in name), None)
+        for part, rows in zip("qkv", w.chunk(3), strict=True) if fused else ():
+            llama[name.replace(fused, f"self_attn.{part}_proj")] = rows
+        if not fused:
             llama[name] = w
+    if config["model_type"] == "qwen":
+        llama.update({f"model.layers.{i}.self_attn.o_proj.bias": torch.zeros(config["hidden_size"]) for i in range(config["num_hidden_layers"])})
     if "z_loss_weight" in config:
         llama["lm_head.weight"] = F.normalize(llama["lm_head.weight"])
     return llama

@@ -38,6 +38,24 @@ void describe_layer_types(struct model_desc *desc, struct config *c, int window,
  * say otherwise. */
 void describe_window_of_all(struct model_desc *desc, struct config *c, int window);
 
+/* The defaults of a class with latent attention. value_dim 0: d_model / n_heads. */
+struct latent_defaults {
+    int q_rank, n_latent, n_unrotated, rotary_dim, value_dim;
+};
+
+/* Reads the keys of describe_transformers() and of latent attention into kinds[0], whose kind of rotary embedding the
+ * family sets. */
+void describe_latent(struct model_desc *desc, struct config *c, const struct transformers_defaults *decoder,
+                     const struct latent_defaults *defaults);
+
+/* Reads GGUF's keys of latent attention, after describe_gguf() with n_latent set. value_dim: where the file does not
+ * say it. */
+void describe_gguf_latent(struct model_desc *desc, struct config *c, int value_dim);
+
+/* Writes the epsilon of the latents' norms if it is not that of the other norms. */
+void describe_put_latent_epsilon(struct gguf_writer *w, const char *architecture,
+                                 const struct model_desc *desc);
+
 /* Gives experts to all layers but those of is_dense [n_layers] (NULL: to all), which keep the width d_ff of kinds[0].
  * Everything else must already be set, also the kinds of layers with and without a window. */
 void describe_expert_layers(struct model_desc *desc, const struct expert_desc *experts,

@@ -78,6 +78,22 @@
                                  "model.layers.%d.mlp." name ".up_proj.weight" },                            \
     .of[SLOT_SHARED_DOWN] = { "model.layers.%d.mlp." name ".down_proj.weight" }
 
+/* Latent attention. Keys and values of a head are one after the other in kv_b_proj. */
+#define NAMES_LATENT_OF(name) "model.layers.%d.self_attn." name ".weight"
+#define NAMES_LATENT                                                                                         \
+    .of[SLOT_LATENT_Q] = { NAMES_LATENT_OF("q_proj") }, .of[SLOT_Q_A] = { NAMES_LATENT_OF("q_a_proj") },     \
+    .of[SLOT_Q_A_NORM] = { NAMES_LATENT_OF("q_a_layernorm") },                                               \
+    .of[SLOT_Q_B] = { NAMES_LATENT_OF("q_b_proj") },                                                         \
+    .of[SLOT_KV_A] = { NAMES_LATENT_OF("kv_a_proj_with_mqa") },                                              \
+    .of[SLOT_KV_A_NORM] = { NAMES_LATENT_OF("kv_a_layernorm") },                                             \
+    .of[SLOT_K_UP] = { NAMES_LATENT_OF("kv_b_proj") }, .of[SLOT_V_UP] = { NAMES_LATENT_OF("kv_b_proj") },    \
+    .has_fused_up = true
+#define NAMES_GGUF_LATENT                                                                                    \
+    .of[SLOT_LATENT_Q] = { "blk.%d.attn_q.weight" }, .of[SLOT_Q_A] = { "blk.%d.attn_q_a.weight" },           \
+    .of[SLOT_Q_A_NORM] = { "blk.%d.attn_q_a_norm.weight" }, .of[SLOT_Q_B] = { "blk.%d.attn_q_b.weight" },    \
+    .of[SLOT_KV_A] = { "blk.%d.attn_kv_a_mqa.weight" },                                                      \
+    .of[SLOT_KV_A_NORM] = { "blk.%d.attn_kv_a_norm.weight" }
+
 /* The layer for multi-token prediction, in addition to the tensors of a layer. */
 #define NAMES_MTP                                                                                            \
     .of[SLOT_MTP_EMBEDDING] = { "model.layers.%d.embed_tokens.weight" },                                     \

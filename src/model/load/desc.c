@@ -82,7 +82,7 @@ static enum tutti_status find_family(const struct family **out, const struct che
     const char *key = is_gguf ? "general.architecture" : "model_type";
     const char *type = json_string_value(json_object_get(config, key));
     for (int i = 0; FAMILIES[i]; i++) {
-        if (type && is_of(FAMILIES[i], config, type, is_gguf)) {
+        if ((type || !is_gguf) && is_of(FAMILIES[i], config, type, is_gguf)) {
             *out = FAMILIES[i];
             return TUTTI_OK;
         }

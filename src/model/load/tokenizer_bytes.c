@@ -136,6 +136,21 @@ static enum tutti_status read_llama3(struct tokenizer **out, const struct tokeni
     return st;
 }
 
+/* Qwen's first generation: three by name, then <|extra_0|> to <|extra_204|>. */
+enum { N_QWEN_NAMED = 3, N_QWEN_EXTRA = 205, N_QWEN_SPECIALS = N_QWEN_NAMED + N_QWEN_EXTRA };
+
+static enum tutti_status read_qwen(struct tokenizer **out, const struct tokenizer_source *s,
+                                   const struct byte_file *file, struct tutti_error *err)
+{
+    const char *list[N_QWEN_SPECIALS] = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" };
+    char extra[N_QWEN_EXTRA][16];
+    for (int i = 0; i < N_QWEN_EXTRA; i++) {
+        snprintf(extra[i], sizeof extra[i], "<|extra_%d|>", i);
+        list[N_QWEN_NAMED + i] = extra[i];
+    }
+    return tokenizer_from_tiktoken(out, file, "qwen2", list, N_QWEN_SPECIALS, s->tokenizer_config, err);
+}
+
 enum tutti_status tokenizer_read_tiktoken(struct tokenizer **out, const struct tokenizer_source *s,
                                           const struct mapping *map, struct tutti_error *err)
 {
@@ -145,8 +160,10 @@ enum tutti_status tokenizer_read_tiktoken(struct tokenizer **out, const struct t
     if (is_family(s, "chatglm") || is_family(s, "glm") || is_family(s, "glm4"))
         return tokenizer_from_tiktoken(out, &file, "glm4", GLM4_SPECIALS, N_GLM4_SPECIALS,
                                        s->tokenizer_config, err);
+    if (is_family(s, "qwen"))
+        return read_qwen(out, s, &file, err);
     return error_set(err, TUTTI_E_UNSUPPORTED,
-                     "%s: the pre-tokenization of a tiktoken file is only known for LLaMA-3 and GLM-4",
+                     "%s: the pre-tokenization of a tiktoken file is only known for LLaMA-3, GLM-4 and Qwen",
                      s->path);
 }
 

@@ -80,6 +80,7 @@ static const struct {
     { "vocab.json", tokenizer_read_vocab },
     { "ice_text.model", read_icetext },
     { "vocab.model", read_pangu },
+    { "qwen.tiktoken", tokenizer_read_tiktoken },
     { "vocab.txt", tokenizer_read_wordpiece },
 };
 

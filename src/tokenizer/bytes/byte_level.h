@@ -140,6 +140,10 @@ static inline bool byte_level_is_of_bytes(const struct tokenizer *tok)
  * memory. */
 MUST_CHECK bool byte_level_index_joints(struct tokenizer *tok);
 
+/* Whether merging the bytes of any token gives it: then it does not matter whether words that are tokens are merged. False also if
+ * memory ran out. */
+bool byte_level_has_whole_tokens(const struct tokenizer *tok);
+
 /* Adds the ids of one word. False: out of memory. */
 MUST_CHECK bool byte_level_encode_word(const struct tokenizer *tok, const char *word, size_t n_bytes,
                                        struct ids *out);

@@ -364,6 +364,14 @@ static enum whole is_whole(const struct tokenizer *tok, int32_t id)
     return known;
 }
 
+bool byte_level_has_whole_tokens(const struct tokenizer *tok)
+{
+    bool are_whole = true;
+    for (int32_t id = 0; id < tok->n_library_pieces && are_whole; id++)
+        are_whole = !vocab_is_mergeable(tok, id) || is_whole(tok, id) == WHOLE_YES;
+    return are_whole;
+}
+
 bool byte_level_encode_word(const struct tokenizer *tok, const char *word, size_t n_bytes, struct ids *out)
 {
     const struct byte_level *level = tok->level;

@@ -129,7 +129,8 @@ const char *tokenizer_pre(const struct tokenizer *tok)
     const struct byte_level *level = tok->level;
     const struct normalizers *n = &level->normalizers;
     bool is_composed = n->n == 1 && n->steps[0].kind == NORMALIZE_FORM && n->steps[0].form == UNICODE_NFC;
-    if (level->named && level->named->ignores_merges == level->ignores_merges)
+    bool is_named = level->named && level->named->ignores_merges == level->ignores_merges;
+    if (is_named || (level->named && level->has_ranks && byte_level_has_whole_tokens(tok)))
         return level->named->name;
     if (level->has_characters || level->spells_words || (n->n > 0 && !is_composed))
         return NULL;

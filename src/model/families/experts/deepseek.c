@@ -8,20 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-#define ATTN(name) "model.layers.%d.self_attn." name ".weight"
-#define NAMES_LATENT                                                                                         \
-    .of[SLOT_LATENT_Q] = { ATTN("q_proj") }, .of[SLOT_Q_A] = { ATTN("q_a_proj") },                           \
-    .of[SLOT_Q_A_NORM] = { ATTN("q_a_layernorm") }, .of[SLOT_Q_B] = { ATTN("q_b_proj") },                    \
-    .of[SLOT_KV_A] = { ATTN("kv_a_proj_with_mqa") }, .of[SLOT_KV_A_NORM] = { ATTN("kv_a_layernorm") },       \
-    .of[SLOT_K_UP] = { ATTN("kv_b_proj") }, .of[SLOT_V_UP] = { ATTN("kv_b_proj") }, .has_fused_up = true
 #define NAMES_ROUTER                                                                                         \
     .of[SLOT_ROUTER] = { "model.layers.%d.mlp.gate.weight" },                                                \
     .of[SLOT_ROUTER_BIAS] = { "model.layers.%d.mlp.gate.e_score_correction_bias" }
-#define NAMES_GGUF_LATENT                                                                                    \
-    .of[SLOT_LATENT_Q] = { "blk.%d.attn_q.weight" }, .of[SLOT_Q_A] = { "blk.%d.attn_q_a.weight" },           \
-    .of[SLOT_Q_A_NORM] = { "blk.%d.attn_q_a_norm.weight" }, .of[SLOT_Q_B] = { "blk.%d.attn_q_b.weight" },    \
-    .of[SLOT_KV_A] = { "blk.%d.attn_kv_a_mqa.weight" },                                                      \
-    .of[SLOT_KV_A_NORM] = { "blk.%d.attn_kv_a_norm.weight" }
 #define NAMES_GGUF_ROUTER                                                                                    \
     .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" }, .of[SLOT_ROUTER_BIAS] = { "blk.%d.exp_probs_b."     \
                                                                                    "bias" }
@@ -68,9 +57,9 @@ static const struct config_key V3_KEYS[] = {
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
 
 /* The defaults of a class in transformers, where they are not those of the other classes. */
-struct latent_defaults {
+struct deepseek_defaults {
     struct transformers_defaults decoder;
-    int q_rank, n_unrotated, value_dim;
+    struct latent_defaults latent;
     int n_experts, n_chosen, d_expert, n_shared, n_dense, n_groups, n_chosen_groups;
     double scale;
 };
@@ -92,47 +81,18 @@ static bool is_glm(const json_t *config)
 
 /* ---- config.json ---- */
 
-/* YaRN's second factor, by which DeepSeek multiplies the scores. */
-static void read_mscale(struct model_desc *d, struct config *c)
+static void read_attention(struct model_desc *d, struct config *c, const struct deepseek_defaults *defaults)
 {
     struct attn_desc *a = &d->kinds[0].attn;
-    const struct rope_scaling *s = &a->rope_scaling;
-    const char *key = config_has_object(c, "rope_scaling") ? "rope_scaling.mscale_all_dim"
-                                                           : "rope_parameters.mscale_all_dim";
-    double all = config_float_or(c, key, 0, 1e3, 0);
-    if (s->kind == ROPE_SCALING_NONE || all == 0)
-        return;
-    double m = s->factor > 1 ? 0.1 * all * log(s->factor) + 1 : 1;
-    a->scale = (float)(pow(a->head_dim, -0.5) * m * m);
-}
-
-static void read_attention(struct model_desc *d, struct config *c, const struct latent_defaults *defaults)
-{
-    struct attn_desc *a = &d->kinds[0].attn;
-    describe_transformers(d, c, &defaults->decoder);
+    describe_latent(d, c, &defaults->decoder, &defaults->latent);
     describe_layer_types(d, c, 0, 0);
     describe_mtp(d, c);
-    if (a->n_kv_heads != a->n_heads)
-        config_unsupported(c, "num_key_value_heads", "another number than that of heads");
     if (a->rope_scaling.kind == ROPE_SCALING_LONGROPE)
-        config_unsupported(c, "rope_scaling.rope_type", "LongRoPE with latent attention");
-    bool has_no_rank = config_has(c, "q_lora_rank") && !config_find(c, "q_lora_rank");
-    int n_unrotated = config_int_or(c, "qk_nope_head_dim", 1, LIMIT_DIMENSION, defaults->n_unrotated);
-    a->q_rank = config_int_or(c, "q_lora_rank", 1, LIMIT_DIMENSION, has_no_rank ? 0 : defaults->q_rank);
-    a->n_latent = config_int_or(c, "kv_lora_rank", 1, LIMIT_DIMENSION, 512);
-    a->rotary_dim = config_int_or(c, "qk_rope_head_dim", 1, LIMIT_DIMENSION, 64);
-    a->value_dim = config_int_or(c, "v_head_dim", 1, LIMIT_DIMENSION, defaults->value_dim);
-    a->head_dim = n_unrotated + a->rotary_dim;
-    if (config_int_or(c, "qk_head_dim", 1, INT32_MAX, a->head_dim) != a->head_dim)
-        config_unsupported(c, "qk_head_dim", "another number than qk_nope_head_dim + qk_rope_head_dim");
-    a->n_kv_heads = 1;
+        config_unsupported(c, "rope_scaling.rope_type", "LongRoPE with interleaved latent attention");
     a->rope = ROPE_INTERLEAVED;
-    a->latent_norm_eps = 1e-6f; /* the classes do not pass rms_norm_eps to these norms */
-    a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", false);
-    read_mscale(d, c);
 }
 
-static void read_experts(struct expert_desc *e, struct config *c, const struct latent_defaults *defaults)
+static void read_experts(struct expert_desc *e, struct config *c, const struct deepseek_defaults *defaults)
 {
     const char *n = describe_either(c, "n_routed_experts", "num_local_experts");
     e->routing.n_experts = config_int_or(c, n, 1, LIMIT_EXPERTS, defaults->n_experts);
@@ -161,8 +121,8 @@ static void by_sigmoid(struct expert_desc *e)
 
 static void read_v2(struct model_desc *d, struct config *c)
 {
-    static const struct latent_defaults DEFAULTS = {
-        { 0, 0, 2048, 1e-6, 0, false }, 1536, 128, 128, 64, 0, 1407, 2, 0, 1, 1, 1
+    static const struct deepseek_defaults DEFAULTS = {
+        { 0, 0, 2048, 1e-6, 0, false }, { 1536, 512, 128, 64, 128 }, 64, 0, 1407, 2, 0, 1, 1, 1
     };
     struct expert_desc e = { 0 };
     read_attention(d, c, &DEFAULTS);
@@ -177,7 +137,7 @@ static void read_v2(struct model_desc *d, struct config *c)
     describe_first_dense(d, &e, config_int_or(c, "first_k_dense_replace", 0, LIMIT_LAYERS, 0));
 }
 
-static void read_sigmoid(struct model_desc *d, struct config *c, const struct latent_defaults *defaults)
+static void read_sigmoid(struct model_desc *d, struct config *c, const struct deepseek_defaults *defaults)
 {
     struct expert_desc e = { .has_choice_bias = true };
     read_attention(d, c, defaults);
@@ -234,17 +194,11 @@ static void read_gguf_attention(struct model_desc *d, struct config *c)
     int key_length = a->head_dim; /* of what is stored, if the file says so apart from that of queries */
     bool is_absorbed = config_has(c, "attention.key_length_mla");
     a->head_dim = config_int_or(c, "attention.key_length_mla", 1, LIMIT_DIMENSION, key_length);
-    a->value_dim = config_int_or(c, "attention.value_length", 1, LIMIT_DIMENSION, key_length);
+    describe_gguf_latent(d, c, key_length);
     a->value_dim = config_int_or(c, "attention.value_length_mla", 1, LIMIT_DIMENSION, a->value_dim);
-    a->q_rank = config_int_or(c, "attention.q_lora_rank", 0, LIMIT_DIMENSION, 0);
     if (is_absorbed && key_length != attn_latent_row(a))
         config_unsupported(c, "attention.key_length", "another length than that of latent and rotary part");
-    if (a->n_kv_heads != 1 && a->n_kv_heads != a->n_heads)
-        config_unsupported(c, "attention.head_count_kv", "another number than 1 and that of heads");
-    a->n_kv_heads = 1;
     a->rope = ROPE_INTERLEAVED;
-    a->latent_norm_eps = (float)config_float_or(c, "attention.latent_layer_norm_rms_epsilon", 0, 1,
-                                                (double)d->norm_eps);
     read_gguf_yarn(a, c);
 }
 
@@ -300,8 +254,8 @@ static void describe_v2(struct model_desc *d, struct config *c, bool is_gguf)
 
 static void describe_v3(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    static const struct latent_defaults DEFAULTS = {
-        { 0, 0, 4096, 1e-6, 0, false }, 1536, 128, 128, 256, 8, 2048, 1, 3, 8, 4, 2.5
+    static const struct deepseek_defaults DEFAULTS = {
+        { 0, 0, 4096, 1e-6, 0, false }, { 1536, 512, 128, 64, 128 }, 256, 8, 2048, 1, 3, 8, 4, 2.5
     };
     (void)is_gguf;
     read_sigmoid(d, c, &DEFAULTS);
@@ -309,8 +263,8 @@ static void describe_v3(struct model_desc *d, struct config *c, bool is_gguf)
 
 static void describe_glm(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    static const struct latent_defaults DEFAULTS = {
-        { 0, 0, 202752, 1e-5, 0, false }, 768, 192, 256, 64, 4, 1536, 1, 1, 1, 1, 1.8
+    static const struct deepseek_defaults DEFAULTS = {
+        { 0, 0, 202752, 1e-5, 0, false }, { 768, 512, 192, 64, 256 }, 64, 4, 1536, 1, 1, 1, 1, 1.8
     };
     (void)is_gguf;
     read_sigmoid(d, c, &DEFAULTS);
@@ -372,8 +326,7 @@ static void deepseek_put_metadata(struct gguf_writer *w, const struct model_desc
     gguf_writer_u32(w, KEY("attention.kv_lora_rank"), (uint32_t)a->n_latent);
     if (a->q_rank > 0)
         gguf_writer_u32(w, KEY("attention.q_lora_rank"), (uint32_t)a->q_rank);
-    if (a->latent_norm_eps < d->norm_eps || a->latent_norm_eps > d->norm_eps) /* tutti's own key */
-        gguf_writer_f32(w, KEY("attention.latent_layer_norm_rms_epsilon"), a->latent_norm_eps);
+    describe_put_latent_epsilon(w, "deepseek2", d);
     if (a->rope_scaling.kind == ROPE_SCALING_YARN && a->rope_scaling.factor > 1) {
         gguf_writer_f32(w, KEY("rope.scaling.yarn_log_multiplier"), (float)yarn_log_factor(a));
         gguf_writer_f32(w, KEY("rope.scaling.attn_factor"), model_rope_scale(a));
