@@ -386,9 +386,71 @@ static void one_zero_point_changes_the_type(void **state)
     checkpoint_close(ck);
 }
 
+/* The weights of down_proj, whose first zero points are those of word, in a file of that format, which has every word less by step;
+ * freed by the caller. */
+static uint8_t *read_with_zeros(const char *format, uint32_t word, uint32_t step, size_t *n_bytes)
+{
+    struct checkpoint *ck = NULL;
+    struct tensor_set *file = NULL;
+    size_t n;
+    void *owned;
+    uint8_t *upload = read_whole("llama-gptq-v2", "model.safetensors", &n);
+    assert_int_equal(tensor_set_open_memory(&file, &SAFETENSORS_FORMAT, upload, n, "x", NULL), TUTTI_OK);
+    for (size_t i = 0; i < file->n; i++) {
+        uint8_t *words = upload + ((const uint8_t *)file->tensors[i].data - upload);
+        bool is_changed = strstr(file->tensors[i].name, "qzeros") != NULL;
+        for (size_t k = 0; is_changed && k < file->tensors[i].n_bytes; k += 4) {
+            uint32_t x;
+            memcpy(&x, words + k, 4);
+            x = (k == 0 ? word : x) - step;
+            memcpy(words + k, &x, 4);
+        }
+    }
+    tensor_set_close(file);
+    write_whole("model.safetensors", upload, n);
+    free(upload);
+    uint8_t *config = read_whole("llama-gptq-v2", "config.json", &n);
+    config[n] = 0;
+    char *at = strstr((char *)config, "\"gptq_v2\"");
+    assert_non_null(at);
+    memcpy(at, format, 9);
+    write_whole("config.json", config, n);
+    free(config);
+    assert_int_equal(checkpoint_open(&ck, folder, NULL), TUTTI_OK);
+    const struct tensor *t = checkpoint_find(ck, "model.layers.0.mlp.down_proj.weight");
+    const uint8_t *bytes = tensor_bytes(t, &owned);
+    uint8_t *copy = malloc(t->n_bytes);
+    assert_true(bytes && copy);
+    memcpy(copy, bytes, t->n_bytes);
+    *n_bytes = t->n_bytes;
+    free(owned);
+    checkpoint_close(ck);
+    return copy;
+}
+
+/* GPTQModel saves its own format less 1 in every number of a word, by one subtraction, and reads it by one addition
+ * (convert_gptq_v2_to_v1_format and back, gptqmodel/utils/model.py). */
+static void zero_points_of_0_borrow_from_the_next(void **state)
+{
+    static const uint32_t WORDS[] = {
+        0x80808080, 0x00000008, 0x0f0f0f00, 0xf0000000, 0x00000000, 0x12345678
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++) {
+        size_t n_newer, n_older;
+        uint8_t *newer = read_with_zeros("\"gptq_v2\"", WORDS[i], 0, &n_newer);
+        uint8_t *older = read_with_zeros("\"gptq\"   ", WORDS[i], 0x11111111, &n_older);
+        assert_int_equal(n_older, n_newer);
+        assert_memory_equal(older, newer, n_newer);
+        free(newer);
+        free(older);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(zero_points_of_0_borrow_from_the_next, make_folder, remove_folder),
         cmocka_unit_test(weights_are_those_that_torch_computes),
         cmocka_unit_test_setup_teardown(what_does_not_fit_together_is_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(scales_of_keys_and_values_are_ignored, make_folder, remove_folder),

@@ -23,8 +23,10 @@ struct packed_ints {
     struct quantized_tensor base; /* from: words, scales, then zeros and g_idx if there are any */
     enum layout layout;
     int n_bits;
-    int64_t group, n_groups;     /* columns of a group */
-    bool adds_one;               /* to a zero point */
+    int64_t group, n_groups; /* columns of a group */
+    /* Added to each word of zero points: 1 in every number, as GPTQModel does with a whole word. A number that was 0 borrowed from the next
+     * one when it was stored less 1, so this carries. */
+    uint32_t zero_step;
     const struct tensor *zeros;  /* NULL: half of the range */
     const struct tensor *groups; /* group of each column; NULL: runs of columns */
     uint16_t order[];            /* of a compact tensor: tensor.order */
@@ -85,8 +87,8 @@ static int zero_at(const struct packed_ints *p, const struct packed_bytes *b, in
         return (int)(word_at(b->zeros, row / per_word * p->n_groups + group) >> shift) & mask;
     if (p->layout == LAYOUT_AWQ)
         shift = 4 * AWQ_PLACE[row % 8];
-    int zero = (int)(word_at(b->zeros, group * (n_out / per_word) + row / per_word) >> shift) & mask;
-    return (zero + p->adds_one) & mask;
+    uint32_t word = word_at(b->zeros, group * (n_out / per_word) + row / per_word) + p->zero_step;
+    return (int)(word >> shift) & mask;
 }
 
 static int64_t scale_index(const struct packed_ints *p, int64_t row, int64_t group)
@@ -291,6 +293,15 @@ static bool packed_ints_make(const struct tensor *t, void *bytes)
 
 /* ---- checks ---- */
 
+/* A word of equal numbers. */
+static uint32_t repeated(uint32_t number, int n_bits)
+{
+    uint32_t word = 0;
+    for (int i = 0; i < 32; i += n_bits)
+        word |= number << i;
+    return word;
+}
+
 /* Whether every zero point is the middle of the range. */
 static enum tutti_status is_symmetric(bool *out, const struct packed_ints *p, struct tutti_error *err)
 {
@@ -300,9 +311,7 @@ static enum tutti_status is_symmetric(bool *out, const struct packed_ints *p, st
         return TUTTI_OK;
     b.zeros = tensor_bytes(p->zeros, &b.owned[2]);
     /* Usually all words are those of symmetric weights, which takes a comparison each. */
-    uint32_t middle = 0, stored = (uint32_t)(1 << (p->n_bits - 1)) - p->adds_one;
-    for (int i = 0; i < 32; i += p->n_bits)
-        middle |= stored << i;
+    uint32_t middle = repeated(1u << (p->n_bits - 1), p->n_bits) - p->zero_step;
     size_t n_same = 0, n_words = p->zeros->n_bytes / 4;
     while (b.zeros && n_same < n_words && word_at(b.zeros, (int64_t)n_same) == middle)
         n_same++;
@@ -409,7 +418,7 @@ static enum tutti_status make_compact(struct quantized *q, struct packed_ints *p
     compact->n_bits = p->n_bits;
     compact->group = p->group;
     compact->n_groups = p->n_groups;
-    compact->adds_one = p->adds_one;
+    compact->zero_step = p->zero_step;
     compact->zeros = p->zeros;
     compact->groups = p->groups;
     for (size_t i = 0; i < p->base.source.n_from; i++)
@@ -520,7 +529,7 @@ static enum tutti_status wrap_columns(struct quantized *q, const struct checkpoi
         return TUTTI_E_MEMORY;
     p->layout = is_awq ? LAYOUT_AWQ : LAYOUT_GPTQ;
     p->n_bits = (int)q->n_bits;
-    p->adds_one = q->adds_one;
+    p->zero_step = q->adds_one ? repeated(1, p->n_bits) : 0;
     int64_t n_out = is_awq ? t->shape[1] * per_word : t->shape[1];
     int64_t n_in = is_awq ? t->shape[0] : t->shape[0] * per_word;
     enum tutti_status st = set_shape(p, q, t, n_out, n_in, err);
