@@ -113,6 +113,21 @@ def test_other_poolings_of_folders_and_what_is_refused(start, tmp_path):
             start(changed(tmp_path / f"bad{i}", "bert-tiny", **files))
 
 
+def test_settings_of_sentence_transformers_limit_texts_or_are_refused(start, tmp_path):
+    server = start(changed(tmp_path / "a", "bert-tiny", sentence_bert_config_json={"max_seq_length": 24, "do_lower_case": False},
+                           config_sentence_transformers_json={"prompts": {"query": "query: "}, "default_prompt_name": None}), *EXACT)
+    assert server.get("/v1/models").json()["data"][0]["max_model_len"] == 24
+    assert server.post("/v1/embeddings", {"input": [list(range(5, 29))]}).status_code == 200
+    reply = server.post("/v1/embeddings", {"input": [list(range(5, 30))]})
+    assert reply.status_code == 400 and "24" in reply.json()["error"]["message"]
+    bad = [({"sentence_bert_config_json": {"do_lower_case": True}}, "do_lower_case"),
+           ({"sentence_xlm-roberta_config_json": {"max_seq_length": -1}}, "max_seq_length"),
+           ({"config_sentence_transformers_json": {"prompts": {"query": "query: "}, "default_prompt_name": "query"}}, "default_prompt_name")]
+    for i, (files, words) in enumerate(bad):
+        with pytest.raises(RuntimeError, match=words):
+            start(changed(tmp_path / f"bad{i}", "bert-tiny", **files))
+
+
 def test_configurations_that_would_compute_something_else_are_refused(start, tmp_path):
     config = load("bert-tiny/config.json")
     labels = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "A", "1": "B"}}

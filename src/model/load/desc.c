@@ -6,6 +6,7 @@
 #include "checkpoint/quantized/quantized.h"
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
+#include "model/load/pooling.h"
 #include "model/weights/weights.h"
 #include "tokenizer/json/byte_files.h"
 
@@ -442,6 +443,9 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
             return st;
     }
     desc->n_usable_vocab = desc->n_vocab;
+    st = pooling_limit_context(desc, ck, err);
+    if (st != TUTTI_OK)
+        return st;
     model_limit_context(desc, 0);
     return model_desc_check(desc, checkpoint_config_path(ck), err);
 }

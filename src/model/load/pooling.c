@@ -141,6 +141,64 @@ void pooling_put(struct gguf_writer *w, const char *architecture, const struct m
         gguf_writer_bool(w, KEEPS_LENGTH, true);
 }
 
+/* ---- other settings of sentence-transformers ---- */
+
+static enum tutti_status refuse_setting(const struct checkpoint *ck, const char *file, const char *setting,
+                                        const char *advice, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_UNSUPPORTED, "%s/%s: %s is not supported; %s", checkpoint_folder(ck), file,
+                     setting, advice);
+}
+
+static enum tutti_status read_transformer(struct model_desc *desc, const struct checkpoint *ck,
+                                          const char *file, struct tutti_error *err)
+{
+    json_t *config = NULL;
+    enum tutti_status st = checkpoint_json(ck, file, &config, err);
+    const json_t *longest = json_object_get(config, "max_seq_length");
+    json_int_t n = json_integer_value(longest);
+    if (st == TUTTI_OK && json_is_true(json_object_get(config, "do_lower_case")))
+        st = refuse_setting(
+            ck, file, "do_lower_case: true",
+            "set it to false if the tokenizer lowers letters itself, or send lower-case texts", err);
+    else if (st == TUTTI_OK && longest && !json_is_null(longest) && n < 1)
+        st = error_set(err, TUTTI_E_FORMAT, "%s/%s: max_seq_length: expected a positive number of tokens",
+                       checkpoint_folder(ck), file);
+    else if (st == TUTTI_OK && n > 0 && n < desc->n_ctx)
+        desc->n_ctx = (int)n;
+    json_decref(config);
+    return st;
+}
+
+static enum tutti_status check_prompt(const struct checkpoint *ck, struct tutti_error *err)
+{
+    static const char FILE_NAME[] = "config_sentence_transformers.json";
+    json_t *config = NULL;
+    enum tutti_status st = checkpoint_json(ck, FILE_NAME, &config, err);
+    const char *name = json_string_value(json_object_get(config, "default_prompt_name"));
+    const json_t *prompt = name ? json_object_get(json_object_get(config, "prompts"), name) : NULL;
+    if (st == TUTTI_OK && json_string_length(prompt) > 0)
+        st = refuse_setting(ck, FILE_NAME, "default_prompt_name, a prompt before every text,",
+                            "set it to null, and send the prompt with the texts", err);
+    json_decref(config);
+    return st;
+}
+
+enum tutti_status pooling_limit_context(struct model_desc *desc, const struct checkpoint *ck,
+                                        struct tutti_error *err)
+{
+    /* Releases of sentence-transformers named the file by the model. */
+    static const char *const FILES[] = { "sentence_bert_config.json",        "sentence_roberta_config.json",
+                                         "sentence_distilbert_config.json",  "sentence_camembert_config.json",
+                                         "sentence_xlm-roberta_config.json", "sentence_albert_config.json" };
+    enum tutti_status st = TUTTI_OK;
+    if (checkpoint_gguf(ck) || !checkpoint_folder(ck))
+        return TUTTI_OK;
+    for (size_t i = 0; st == TUTTI_OK && i < sizeof FILES / sizeof *FILES; i++)
+        st = read_transformer(desc, ck, FILES[i], err);
+    return st == TUTTI_OK ? check_prompt(ck, err) : st;
+}
+
 enum tutti_status pooling_read(struct model_pooling *out, const struct model_desc *desc,
                                const struct checkpoint *ck, struct tutti_error *err)
 {

@@ -12,6 +12,11 @@ struct gguf_writer;
 MUST_CHECK enum tutti_status pooling_read(struct model_pooling *out, const struct model_desc *desc,
                                           const struct checkpoint *ck, struct tutti_error *err);
 
+/* Lowers the context to the longest text of a sentence-transformers folder (max_seq_length), which that library cuts texts
+ * to. TUTTI_E_UNSUPPORTED: a setting that changes texts. */
+MUST_CHECK enum tutti_status pooling_limit_context(struct model_desc *desc, const struct checkpoint *ck,
+                                                   struct tutti_error *err);
+
 /* Writes it as pooling_read() reads it from a GGUF file. */
 void pooling_put(struct gguf_writer *w, const char *architecture, const struct model_pooling *pooling);
 
