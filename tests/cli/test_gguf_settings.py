@@ -1,5 +1,6 @@
 """Settings of GGUF files that few publishers write: each is honoured as llama.cpp does, or refused with its name."""
 import json
+import math
 import os
 import shutil
 import struct
@@ -104,6 +105,7 @@ def refusal(path):
     ("llama-tiny", {"llama.attention.head_count_kv": (LIST, (UINT32, [2, 2, 1]))}, "llama.attention.head_count_kv: an array of 3 values"),
     ("llama-tiny", {"llama.block_count": (UINT32, 2)}, "it belongs to a layer beyond block_count"),
     ("llama-tiny", {"llama.rope.freq_base": (LIST, (FLOAT, [1e4]))}, "llama.rope.freq_base: an array of 1 values"),
+    ("llama-tiny", {"llama.rope.freq_base": (LIST, (FLOAT, [math.inf] * 3))}, "llama.rope.freq_base: expected finite numbers"),
 ])
 def test_what_changes_the_computation_is_refused_by_name(tmp_path, name, settings, said):
     path = converted(tmp_path, name)

@@ -169,6 +169,9 @@ static void unused_tensors_are_refused_or_listed(void **state)
         { "qwen2-tiny", "model.layers.0.mlp.experts.0.up_proj.weight", 1, "experts.0", NULL },
         { "glm4-tiny", "model.layers.1.self_attn.q_proj.bias", 1, "q_proj.bias", NULL },
         { "gpt2-tiny", "h.0.attn.bias", 1, NULL, NULL }, /* a causal mask */
+        { "ernie-moe-tiny", "model.mtp_block.0.mlp.up_proj.weight", 1, NULL,
+          NULL }, /* a layer for multi-token prediction */
+        { "ernie-moe-tiny", "model.mtp_emb_norm.0.weight", 1, NULL, NULL },
         { "gpt2-tiny", "h.0.attn.masked_bias", 1, NULL, NULL },
         { "gpt2-tiny", "h.1.attn.c_attn.weight.absmax", 1, "absmax", NULL },
         { "gpt2-tiny", "ln_emb.weight", 1, "ln_emb.weight: no gpt2 model", NULL },

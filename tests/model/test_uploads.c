@@ -134,6 +134,11 @@ static const struct upload {
       "\":500000,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"use_bias\":false,"
       "\"use_cache\":true,\"vocab_size\":103424}",
       "ernie4_5_moe", NULL },
+    { "compressed-tensors' first name of quantization_config",
+      LLAMA("\"max_position_embeddings\":4096,\"vocab_size\":32000,\"compression_config\":{\"config_groups\":"
+            "{\"group_0\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":8,\"symmetric\":true,"
+            "\"type\":\"int\"}}},\"format\":\"int-quantized\",\"quant_method\":\"compressed-tensors\"}"),
+      "llama", NULL },
     { "SmolLM2",
       LLAMA("\"head_dim\":64,\"is_llama_config\":true,\"max_position_embeddings\":8192,"
             "\"rope_interleaved\":false,\"rope_theta\":100000,\"vocab_size\":49152,"

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "checkpoint/gguf/gguf.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,11 @@ static const json_t *find_uniform(struct config *c, const char *path)
         if (gguf_array_float(array, i) != gguf_array_float(array, 0))
             return NULL;
     bool is_float = gguf_array_type(array) == GGUF_F32 || gguf_array_type(array) == GGUF_F64;
+    if (is_float && !isfinite(gguf_array_float(array, 0))) {
+        if (c->status == TUTTI_OK)
+            c->status = error_set(c->err, TUTTI_E_FORMAT, "%s: %s: expected finite numbers", c->file, path);
+        return NULL;
+    }
     json_t *value = is_float ? json_real(gguf_array_float(array, 0)) : json_integer(gguf_array_int(array, 0));
     if (!c->uniform)
         c->uniform = json_object();

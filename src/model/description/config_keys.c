@@ -85,7 +85,8 @@ const struct config_key CONFIG_KEYS_COMMON[] = {
     { "cross_attention_hidden_size", NULL }, /* of cross-attention only */
     { "tie_encoder_decoder", NULL },
     { "pruned_heads", "{}" },
-    { "quantization_config", NULL }, /* read by quantized_open() */
+    { "quantization_config", NULL }, /* read by quantized_open(), as is its older name */
+    { "compression_config", NULL },
     { NULL, NULL },
 };
 

@@ -86,7 +86,7 @@ struct family {
     bool scales_soft_prompts;
     const struct tensor_names *layouts; /* family_layout() chooses; at least one is_gguf */
     int n_layouts;
-    const char *const *ignored; /* [n_ignored] suffixes of tensor names that hold no weights to run */
+    const char *const *ignored; /* [n_ignored] ends of tensor names that hold no weights to run, or beginnings that end with "." */
     int n_ignored;
     /* Appends special tokens to the tokenizer.model of a Hugging Face folder. NULL: none. */
     enum tutti_status (*extend_tokenizer)(struct tokenizer *tok, const struct model_desc *desc,

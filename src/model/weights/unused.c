@@ -34,7 +34,9 @@ static const char *const OPTIMIZER[] = { "adam_m.",  "adam_v.",     "moments.", 
 bool weights_is_ignored(const struct family *family, const char *name)
 {
     for (int i = 0; i < family->n_ignored; i++) {
-        if (text_ends_with(name, family->ignored[i]))
+        const char *part = family->ignored[i];
+        bool is_start = text_ends_with(part, ".");
+        if (is_start ? strncmp(name, part, strlen(part)) == 0 : text_ends_with(name, part))
             return true;
     }
     for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++) {
