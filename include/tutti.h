@@ -618,6 +618,8 @@ struct tutti_event {
     size_t n_generated_tokens;                   /* of this choice */
     size_t n_accepted_drafts, n_rejected_drafts; /* accepted and rejected draft tokens of this choice */
     float beam_score;                            /* of a beam search, this choice's score; else 0 */
+    size_t
+        n_searched_tokens; /* of a beam search, in the last event of its first choice: tokens computed by all beams; else 0 */
     uint64_t queue_us, ttft_us, total_us; /* since submission: to first row, to first token, until now */
 };
 

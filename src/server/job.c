@@ -442,8 +442,8 @@ static void deliver(struct job *job, size_t index, const struct tutti_event *eve
     }
 }
 
-/* A prompt that did not start is charged only for parsing. The answers of a beam search are charged together
- * for all its beams. */
+/* A prompt that did not start is charged only for parsing. A beam search is charged for the tokens of all its beams, also if it was
+ * cancelled. */
 static void job_charge(struct job *job, struct submission *sub, const struct tutti_event *event)
 {
     const struct reply_choice
@@ -455,7 +455,7 @@ static void job_charge(struct job *job, struct submission *sub, const struct tut
     int64_t n_generated = (int64_t)choice->n_new;
     counts->n_prompt_tokens += (uint64_t)(n_prompt - sub->n_accounted);
     counts->n_generated_tokens += (uint64_t)n_generated;
-    int64_t n_computed = job->req.n_beams > 1 ? n_generated * job->req.n_beams / job->req.n : n_generated;
+    int64_t n_computed = job->req.n_beams > 1 ? (int64_t)event->n_searched_tokens : n_generated;
     client_charge(job->client, n_prompt - sub->n_charged + n_computed + (sub->is_read_charged ? 0 : n_read));
     sub->is_read_charged = is_unbegun;
     sub->n_charged = sub->n_accounted = n_prompt;

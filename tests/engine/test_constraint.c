@@ -195,6 +195,46 @@ static void ends_where_nothing_may_follow_without_a_stop_token(void **state)
     tutti_engine_close(engine);
 }
 
+/* Where the grammar allows only tokens that are stop tokens, and no end. */
+static void does_not_leave_the_grammar_for_stop_tokens(void **state)
+{
+    enum { MOST = 256 };
+    (void)state;
+    static const float TEMPERATURES[] = { 0, 2 };
+    int32_t stops[MOST];
+    size_t n_stops = 0;
+    struct tutti_model_info info;
+    tutti_model_info(model, &info);
+    for (int32_t id = 0; id < info.n_usable_vocab && n_stops < MOST; id++) {
+        char byte;
+        if (tutti_token_bytes(model, id, &byte, 1) == 1 && byte == 'a')
+            stops[n_stops++] = id;
+    }
+    assert_in_range(n_stops, 1, MOST - 1);
+    tutti_engine *engine = opened_engine(model, NULL, NULL);
+    for (size_t i = 0; i < sizeof TEMPERATURES / sizeof *TEMPERATURES; i++) {
+        struct tutti_request r = request_for(TUTTI_GRAMMAR_GBNF, "root ::= \"a\"", 7);
+        r.sampling.temperature = TEMPERATURES[i];
+        r.stop_ids = stops;
+        r.n_stop_ids = n_stops;
+        struct collect *c = ask(engine, &r);
+        collect_wait(c);
+        assert_int_equal(c->choices[0].finish, TUTTI_FINISH_ERROR);
+        assert_int_equal(c->choices[0].error.status, TUTTI_E_UNSUPPORTED);
+        assert_int_equal(c->choices[0].n_generated, 0);
+        assert_int_equal(c->choices[0].text.n_bytes, 0);
+        forget(c);
+        r.grammar = "root ::= \"a\"?"; /* may end at once */
+        r.n_grammar_bytes = strlen(r.grammar);
+        c = ask(engine, &r);
+        collect_wait(c);
+        assert_int_equal(c->choices[0].finish, TUTTI_FINISH_STOP);
+        assert_int_equal(c->choices[0].text.n_bytes, 0);
+        forget(c);
+    }
+    tutti_engine_close(engine);
+}
+
 static void stops_at_a_stop_string_and_at_the_length(void **state)
 {
     (void)state;
@@ -312,6 +352,7 @@ int main(void)
         cmocka_unit_test(is_the_same_alone_and_among_many),
         cmocka_unit_test(obeys_though_bias_and_penalties_press_otherwise),
         cmocka_unit_test(ends_where_nothing_may_follow_without_a_stop_token),
+        cmocka_unit_test(does_not_leave_the_grammar_for_stop_tokens),
         cmocka_unit_test(stops_at_a_stop_string_and_at_the_length),
         cmocka_unit_test(tells_what_is_wrong_with_a_grammar),
         cmocka_unit_test(tells_that_there_are_too_many_ways),

@@ -5,6 +5,7 @@ import select
 import signal
 import socket
 import threading
+import time
 
 import conftest
 import pytest
@@ -148,6 +149,24 @@ def test_a_beam_search_is_charged_for_all_its_beams(start, write_keys, n):
     seconds = last.elapsed.total_seconds() + reply.elapsed.total_seconds() + 1
     assert 32 * 40 - seconds * 100 <= left[0] - left[1] <= 32 * 40 + 100
     assert server.metrics()['tutti_key_tokens_total{key="alice",kind="generated"}'] == 40 * n + 2
+
+
+def test_a_beam_search_that_is_abandoned_is_charged_for_what_it_computed(start, write_keys):
+    """The client goes when the tokens of some steps, of eight beams each, were computed."""
+    server = start("--api-key-file", write_keys("sk-a alice tokens-per-minute=6000\n"), *SLOW)
+    before = time.monotonic()
+    first = ask(server, {**QUESTION, "max_tokens": 1}, "sk-a")
+    steps = server.metrics()["tutti_steps_total"]
+    connection = http.client.HTTPConnection(*server.url.removeprefix("http://").split(":"))
+    connection.request("POST", "/v1/chat/completions", json.dumps({**LONG, "num_beams": 8, "temperature": 0}),
+                       {"Content-Type": "application/json", **as_key("sk-a")})
+    server.wait_until(lambda m: m["tutti_steps_total"] >= steps + 20)
+    connection.close()
+    server.wait_idle()
+    last = ask(server, {**QUESTION, "max_tokens": 1}, "sk-a")
+    left = [int(response.headers["x-ratelimit-remaining-tokens"]) for response in (first, last)]
+    seconds = time.monotonic() - before
+    assert left[0] - left[1] >= 8 * 15 - 100 * seconds, (left, seconds)
 
 
 def test_concurrency_counts_answers_and_ends_with_them(start, write_keys):

@@ -42,7 +42,11 @@ static void release_slot(struct tutti_engine *e, struct sequence *seq)
 
 struct record answers_record(const struct sequence *seq)
 {
+    const struct beam_search *beams = seq->request->beams;
     return (struct record){ .request = seq->request,
+                            .n_searched = beams
+                                              ? (size_t)(seq->n_ids - seq->n_prompt) * (size_t)beams->n_beams
+                                              : 0,
                             .choice = seq->choice,
                             .n_cached = (size_t)sequence_n_cached(seq),
                             .queue_us = seq->queue_us,
@@ -63,7 +67,7 @@ void answers_end(struct tutti_engine *e, struct sequence *seq, enum tutti_finish
         record.sample = *sample;
     record.has_stop_token = sample && finish == TUTTI_FINISH_STOP;
     release_slot(e, seq);
-    for (; n_choices > 0; n_choices--, record.choice++)
+    for (; n_choices > 0; n_choices--, record.choice++, record.n_searched = 0)
         answers_send(e, &record);
 }
 
@@ -112,7 +116,7 @@ static enum tutti_finish finish_of(const struct tutti_engine *e, const struct dr
 {
     const struct constraint_mask *mask = &draw->mask;
     *status = TUTTI_OK;
-    if (constraint_is_stuck(mask))
+    if (draw->is_stuck)
         *status = mask->status != TUTTI_OK ? mask->status : TUTTI_E_UNSUPPORTED;
     else if (!draw->is_over && !draw->is_finite)
         *status = TUTTI_E_NUMERIC;
@@ -203,7 +207,7 @@ int answers_commit(struct tutti_engine *e, const struct draw *draws, uint64_t no
         return n_draws;
     }
     scheduler_commit(e->scheduler, seq, tokens, n);
-    bool has_sample = !last->is_over && !constraint_is_stuck(&last->mask);
+    bool has_sample = !last->is_over && !last->is_stuck;
     answers_end(e, seq, finish, status, has_sample ? &last->sample : NULL);
     return n_draws;
 }

@@ -21,7 +21,7 @@ static void send_answers(struct tutti_engine *e, struct sequence *seq)
     const struct beam_answer *answers = r->beams->answers;
     int n_choices = r->spec.n_choices;
     scheduler_finish(e->scheduler, seq);
-    for (record.choice = 0; record.choice < n_choices; record.choice++) {
+    for (record.choice = 0; record.choice < n_choices; record.choice++, record.n_searched = 0) {
         record.answer = &answers[record.choice];
         record.finish = record.answer->has_stop ? TUTTI_FINISH_STOP : TUTTI_FINISH_LENGTH;
         answers_send(e, &record);

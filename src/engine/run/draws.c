@@ -5,6 +5,25 @@
 
 #include <sched.h>
 
+static bool is_stop(const struct sample_input *in, int32_t token)
+{
+    bool is = false;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < in->stops[k].n; i++)
+            is = is || in->stops[k].ids[i] == token;
+    return is;
+}
+
+/* Whether the mask allows a token that is no stop token. Mostly its first words tell. */
+static bool allows_text(const struct sample_input *in)
+{
+    for (int at = 0; at < in->n_usable; at += 32)
+        for (uint32_t word = in->allowed[at / 32]; word != 0; word &= word - 1)
+            if (!is_stop(in, at + __builtin_ctz(word)))
+                return true;
+    return false;
+}
+
 /* Applies the token mask. If it allows no token, the answer can end without a stop token. */
 static void constrain(struct sample_input *in, struct draw *draw, const struct request *r,
                       const struct model_desc *desc)
@@ -19,6 +38,7 @@ static void constrain(struct sample_input *in, struct draw *draw, const struct r
         for (size_t i = 0; i < in->stops[k].n; i++)
             has_stop |= in->stops[k].ids[i] < in->n_usable;
     draw->is_over = draw->mask.is_empty && !has_stop;
+    draw->is_stuck = !draw->mask.can_end && !allows_text(in);
 }
 
 /* Tokens of the sequence of draws[first]: the first row, then those of its draft tokens. */
@@ -61,11 +81,11 @@ static bool fill_input(struct tutti_engine *e, struct sample_input *in, struct d
         in->best = beam_of(r->beams, seq)->candidates;
         return true;
     }
-    if (constraint_is_stuck(&draw->mask))
+    if (draw->is_stuck)
         return false;
     if (draw->mask.bits)
         constrain(in, draw, r, desc);
-    return !draw->is_over;
+    return !draw->is_over && !draw->is_stuck;
 }
 
 /* Notes the results of an input in its draws. */
@@ -125,18 +145,15 @@ static bool is_late(const struct tutti_engine *e, const struct plan_entry *entry
            seq->n_ids > seq->answer_begin && !constraint_is_ready(e->constraints, slot_of(e, seq));
 }
 
-/* Masks are mostly ready when the step is. If only some are late, they are awaited for at most a
- * twentieth of the step, because others wait too. If all are late, for a step's time. Then the row
- * counts as not computed, and its sequence waits. */
+/* Masks are mostly ready when the step is. If the step has rows of other sequences, late ones are awaited for at most a
+ * twentieth of it, else for a step's time. Then the row counts as not computed, and its sequence waits. */
 void draws_drop_late(struct tutti_engine *e, uint64_t step_us)
 {
     struct scheduler *s = e->scheduler;
-    int n_late = 0, n_outputs = 0;
-    for (int i = 0; i < s->n_entries; i++) {
-        n_outputs += s->entries[i].output >= 0;
+    int n_late = 0;
+    for (int i = 0; i < s->n_entries; i++)
         n_late += is_late(e, &s->entries[i]);
-    }
-    uint64_t end_us = n_late > 0 ? clock_now_us() + (n_late == n_outputs ? step_us : step_us / 20) : 0;
+    uint64_t end_us = n_late > 0 ? clock_now_us() + (n_late == s->n_entries ? step_us : step_us / 20) : 0;
     for (int i = 0; i < s->n_entries && n_late > 0; i++) {
         struct plan_entry *entry = &s->entries[i];
         while (is_late(e, entry) && clock_now_us() < end_us) {
@@ -174,14 +191,15 @@ void draws_collect(struct tutti_engine *e)
         struct sequence *seq = entry->seq;
         if (entry->output < 0)
             continue;
-        for (int k = 0; k <= entry->n_drafts; k++)
-            e->draws[e->n_draws++] = (struct draw){ .seq = seq,
-                                                    .output = entry->output + k,
-                                                    .n_ids = seq->n_ids + k,
-                                                    .draft_token = k < entry->n_drafts
-                                                                       ? seq->ids[seq->n_ids + k]
-                                                                       : -1,
-                                                    .mask = mask_of(e, seq) };
+        for (int k = 0; k <= entry->n_drafts; k++) {
+            struct draw draw = { .seq = seq,
+                                 .output = entry->output + k,
+                                 .n_ids = seq->n_ids + k,
+                                 .draft_token = k < entry->n_drafts ? seq->ids[seq->n_ids + k] : -1,
+                                 .mask = mask_of(e, seq) };
+            draw.is_stuck = constraint_is_stuck(&draw.mask);
+            e->draws[e->n_draws++] = draw;
+        }
         if (seq->request->beams && seq->n_ids == seq->n_prompt)
             beams_attach(seq);
         for (struct sequence *fork; (fork = scheduler_fork(s, seq));)

@@ -26,6 +26,7 @@ struct record {
     size_t n_cached;                  /* prompt tokens from the prefix cache */
     uint64_t queue_us, ttft_us;
     size_t n_accepted, n_rejected; /* draft tokens so far */
+    size_t n_searched;             /* tokens computed by all beams; in the record of the first choice */
     struct sample sample;
 };
 
@@ -42,6 +43,7 @@ struct draw {
     bool is_finite;
     struct constraint_mask mask; /* where the request has a grammar */
     bool is_over;                /* the grammar allows no further token, and there is no stop token to draw */
+    bool is_stuck; /* there is no mask, or it allows no token but stop tokens where the answer may not end */
 };
 
 /* A prompt token whose log-probability is taken from a row of logits. */

@@ -163,6 +163,7 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .n_cached_tokens = record->n_cached,
                                  .n_generated_tokens = reply->n_generated,
                                  .n_accepted_drafts = record->n_accepted,
+                                 .n_searched_tokens = record->n_searched,
                                  .n_rejected_drafts = record->n_rejected,
                                  .beam_score = record->answer ? record->answer->score : 0,
                                  .queue_us = record->queue_us,
