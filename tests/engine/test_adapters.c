@@ -242,6 +242,45 @@ static void prefixes_are_on_the_kv_account_and_cached_by_adapter(void **state)
     tutti_model_close(model);
 }
 
+/* The first token's hidden state follows those of virtual tokens, which may fill the first steps of the prompt. */
+static void the_first_hidden_state_does_not_depend_on_the_steps(void **state)
+{
+    static const int BATCHES[] = { 256, 24, 19, 16, 8, 4 };
+    static const char *const NAMES[] = { "llama-prefix", "llama-prompt" };
+    enum { N_IDS = 40 };
+    (void)state;
+    tutti_model *model = open_all("f32", 1);
+    int32_t ids[N_IDS];
+    for (int i = 0; i < N_IDS; i++)
+        ids[i] = i * 31 % 97;
+    for (size_t k = 0; k < sizeof NAMES / sizeof *NAMES; k++) {
+        struct ids first = { 0 };
+        for (size_t i = 0; i < sizeof BATCHES / sizeof *BATCHES; i++) {
+            struct tutti_engine_options options = {
+                .kv_bytes = 4 << 20, .max_seqs = 4, .max_batch_tokens = BATCHES[i], .max_context = MAX_CONTEXT
+            };
+            tutti_engine *engine = opened_engine(model, &options, NULL);
+            struct tutti_request r = {
+                .ids = ids, .n_ids = N_IDS, .adapter = NAMES[k], .embedding = TUTTI_EMBEDDING_FIRST
+            };
+            struct collect c;
+            tutti_sampling_init(&r.sampling, NULL);
+            collect_init(&c);
+            collect_submit(&c, engine, &r);
+            collect_wait(&c);
+            assert_true(c.embedding_bits.n > 0);
+            if (i == 0)
+                assert_true(ids_add_all(&first, c.embedding_bits.ids, c.embedding_bits.n));
+            assert_int_equal(c.embedding_bits.n, first.n);
+            assert_memory_equal(c.embedding_bits.ids, first.ids, first.n * sizeof *first.ids);
+            collect_clear(&c);
+            tutti_engine_close(engine);
+        }
+        ids_clear(&first);
+    }
+    tutti_model_close(model);
+}
+
 static void virtual_tokens_are_a_part_of_the_context(void **state)
 {
     (void)state;
@@ -285,6 +324,7 @@ int main(void)
         cmocka_unit_test(answers_have_the_same_bits_alone_and_among_64_users),
         cmocka_unit_test(answers_are_those_of_peft_and_of_the_publishers),
         cmocka_unit_test(prefixes_are_on_the_kv_account_and_cached_by_adapter),
+        cmocka_unit_test(the_first_hidden_state_does_not_depend_on_the_steps),
         cmocka_unit_test(virtual_tokens_are_a_part_of_the_context),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -38,6 +38,7 @@ static void bench_free(struct bench *b)
 {
     scheduler_free(b->s);
     for (int i = 0; i < b->n_requests; i++) {
+        beam_search_free(b->requests[i]->beams);
         free(b->prompts[i]);
         free(b->requests[i]);
     }
@@ -49,8 +50,8 @@ struct place {
     double weight; /* 0: 1 */
 };
 
-/* A request whose prompt nobody else has. */
-static void add_for(struct bench *b, int n_prompt, int max_tokens, struct place place)
+/* A request whose prompt nobody else has. n_beams 0: it is no search. */
+static void add_search(struct bench *b, int n_prompt, int max_tokens, struct place place, int n_beams)
 {
     int i = b->n_requests++;
     struct request *r = calloc(1, sizeof *r + sizeof(struct choice));
@@ -70,8 +71,15 @@ static void add_for(struct bench *b, int n_prompt, int max_tokens, struct place 
     r->spec.weight = place.weight > 0 ? place.weight : 1;
     r->share = &b->shares[place.owner];
     r->share->owner = (uint64_t)place.owner;
+    if (n_beams > 0)
+        assert_int_equal(beam_search_new(&r->beams, n_beams, n_beams + 1, max_tokens, NULL), TUTTI_OK);
     b->requests[i] = r;
     scheduler_add(b->s, r);
+}
+
+static void add_for(struct bench *b, int n_prompt, int max_tokens, struct place place)
+{
+    add_search(b, n_prompt, max_tokens, place, 0);
 }
 
 static void add(struct bench *b, int n_prompt, int max_tokens)
@@ -96,7 +104,7 @@ static int step(struct bench *b)
     scheduler_advance(b->s);
     for (int i = 0; i < b->s->n_entries; i++) {
         struct sequence *seq = b->s->entries[i].seq;
-        if (b->s->entries[i].output < 0)
+        if (b->s->entries[i].output < 0 || seq->request->beams)
             continue;
         scheduler_commit(b->s, seq, &(int32_t){ 7 * seq->n_ids + number_of(seq) }, 1);
         b->n_generated[number_of(seq)]++;
@@ -292,6 +300,99 @@ static void an_owner_leaves_a_sixteenth_of_the_slots_to_others(void **state)
     for (int i = 0; i < 4; i++)
         step(b);
     assert_int_equal(n_running(b, 0, FLOOD, SEQS), SEQS); /* without owners none are kept */
+    bench_free(b);
+}
+
+static void beams_leave_a_sixteenth_of_the_slots_to_others(void **state)
+{
+    enum { SEQS = 32 };
+    (void)state;
+    struct scheduler_options options = {
+        .max_seqs = SEQS, .max_batch_tokens = 64, .max_context = 256, .n_pages = 2000
+    };
+    struct bench *b = bench_new(options);
+    add_search(b, 10, 50, (struct place){ .owner = 1 }, SEQS - SEQS / 16);
+    step(b);
+    assert_int_equal(b->s->n_taken, SEQS - SEQS / 16);
+    add_for(b, 10, 50, (struct place){ .owner = 2 });
+    step(b);
+    assert_true(b->n_rows[1] > 0);
+    scheduler_finish(b->s, &b->s->seqs[0]);
+    bench_free(b);
+    b = bench_new(options);
+    add_search(b, 10, 50, (struct place){ .owner = 1 }, SEQS - SEQS / 16 + 1);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(step(b), 0);
+    assert_int_equal(b->s->n_taken, 0);
+    bench_free(b);
+}
+
+/* Steps until the request has rows; at most n. */
+static int steps_until(struct bench *b, int request, int n)
+{
+    int i = 0;
+    for (; i < n && b->n_rows[request] == 0; i++, b->now_us += 1000)
+        step(b);
+    return i;
+}
+
+/* A long answer runs; owner 3 needs all slots, or nearly all pages. */
+static void what_is_large_lets_others_pass_for_ten_seconds(void **state)
+{
+    enum { SEQS = 32, PAGES = 256, LIMIT = 10 * 1000 };
+    (void)state;
+    for (int is_search = 0; is_search < 2; is_search++) {
+        struct bench *b = bench_new((struct scheduler_options){ .max_seqs = SEQS,
+                                                                .max_batch_tokens = 256,
+                                                                .max_context = 4096,
+                                                                .n_pages = is_search ? 32 * PAGES : PAGES });
+        b->now_us = 1;
+        add_for(b, 10, 3000, (struct place){ .owner = 2 });
+        step(b);
+        if (is_search)
+            add_search(b, 10, 50, (struct place){ .owner = 3 }, SEQS - SEQS / 16);
+        else
+            add_for(b, 4080, 4, (struct place){ .owner = 3 });
+        step(b);
+        assert_int_equal(b->n_rows[1], 0);
+        add_for(b, 10, 10, (struct place){ .owner = 4 });
+        assert_int_equal(steps_until(b, 2, LIMIT), 1);
+        assert_int_equal(atomic_load(&b->shares[3].debt), 0);
+        b->now_us += 10 * 1000 * 1000; /* now the others wait, and it is charged */
+        add_for(b, 10, 10, (struct place){ .owner = 5 });
+        for (int i = 0; i < 5; i++) {
+            step(b);
+            assert_int_equal(b->n_rows[3], 0);
+        }
+        assert_true(atomic_load(&b->shares[3].debt) >= 5 * OUTPUT_WORK * (SEQS - 2));
+        assert_true(steps_until(b, 1, LIMIT) < LIMIT); /* starts when the long answer has ended */
+        assert_int_equal(atomic_load(&b->shares[3].debt), 0);
+        assert_true(b->shares[3].service > b->shares[5].service);
+        if (is_search)
+            for (int i = 0; i < SEQS; i++)
+                if (b->s->seqs[i].state != SEQUENCE_FREE && b->s->seqs[i].request->beams)
+                    scheduler_finish(b->s, &b->s->seqs[i]);
+        assert_true(steps_until(b, 3, LIMIT) < LIMIT);
+        bench_free(b);
+    }
+}
+
+/* Nothing overtakes a request of an owner's equal part, though it waits for pages and others would fit. */
+static void what_is_not_large_is_not_overtaken(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 8, .max_batch_tokens = 256, .max_context = 1024, .n_pages = 64 });
+    add_for(b, 900, 100, (struct place){ .owner = 1 });
+    for (int i = 0; i < 4; i++)
+        step(b);
+    add_for(b, 200, 10, (struct place){ .owner = 2 });
+    step(b);
+    add_for(b, 10, 10, (struct place){ .owner = 3 });
+    while (b->n_rows[1] == 0) {
+        assert_true(step(b) > 0);
+        assert_true(b->n_rows[1] > 0 || b->n_rows[2] == 0);
+    }
     bench_free(b);
 }
 
@@ -580,6 +681,9 @@ int main(void)
         cmocka_unit_test(the_newest_gives_way_and_comes_back_first),
         cmocka_unit_test(a_flood_does_not_delay_anothers_request_beyond_its_share),
         cmocka_unit_test(an_owner_leaves_a_sixteenth_of_the_slots_to_others),
+        cmocka_unit_test(beams_leave_a_sixteenth_of_the_slots_to_others),
+        cmocka_unit_test(what_is_large_lets_others_pass_for_ten_seconds),
+        cmocka_unit_test(what_is_not_large_is_not_overtaken),
         cmocka_unit_test(preempted_sequences_of_a_flood_come_after_anothers_request),
         cmocka_unit_test(a_preempted_sequence_moves_up_when_the_owners_others_end),
         cmocka_unit_test(a_preempted_sequence_ages_like_a_request_that_waits),

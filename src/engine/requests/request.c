@@ -212,6 +212,11 @@ static enum tutti_status check_beams(const struct tutti_request *spec, const str
     if (spec->n_beams > max_seqs)
         return error_set_param(err, TUTTI_E_LIMIT, "n_beams",
                                "n_beams is %d, but the engine runs %d sequences", spec->n_beams, max_seqs);
+    int n_left = max_seqs - spec->n_beams;
+    if (spec->owner != 0 && !request_leaves_enough(max_seqs, n_left, spec->n_beams - 1))
+        return error_set_param(err, TUTTI_E_LIMIT, "n_beams",
+                               "n_beams is %d of %d sequences, of which %d stay free for other clients",
+                               spec->n_beams, max_seqs, max_seqs / KEPT_SLOTS);
     return TUTTI_OK;
 }
 

@@ -31,6 +31,12 @@ struct choice {
     bool is_reported;     /* text thread: its last event was sent */
 };
 
+/* What an attempt to take pages found, so that the next one can be left out while nothing has changed. */
+struct room {
+    int64_t n_wanted; /* pages, besides one for each running sequence; 0: none is known to be lacking */
+    int n_skips;      /* attempts that were left out */
+};
+
 struct request {
     uint64_t id, serial; /* serial: counts submissions */
     tutti_callback callback;
@@ -76,7 +82,9 @@ struct request {
     struct lane *lane; /* in the scheduler's queue; NULL: it is not queued */
     struct request *previous;
     int second; /* of a pair: where the second text begins */
-    int n_seen; /* prompt rows whose results are there; pages of later rows must be computed */
+    struct room room;
+    uint64_t blocked_us; /* since when it has been the next request, but did not fit; 0: it has not */
+    int n_seen;          /* prompt rows whose results are there; pages of later rows must be computed */
 
     /* Text thread: */
     struct reply_format format;
@@ -156,6 +164,18 @@ static inline bool request_has_calls_grammar(const struct request *r)
 static inline bool request_ends_as_one(const struct request *r)
 {
     return r->beams || r->spec.no_answer;
+}
+
+enum {
+    KEPT_SLOTS = 16,  /* one of so many slots is kept for owners who have few */
+    OWN_PER_FREE = 8, /* sequences that an owner may have with those slots, for each that stays free */
+};
+
+/* Whether an owner (not 0) may take slots of a scheduler with max_seqs so that n_left stay free, if it had own sequences before the last
+ * of them. */
+static inline bool request_leaves_enough(int max_seqs, int n_left, int own)
+{
+    return n_left >= max_seqs / KEPT_SLOTS || OWN_PER_FREE * n_left >= own;
 }
 
 /* Slots that it needs to start: beams take theirs together. */

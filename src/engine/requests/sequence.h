@@ -30,6 +30,7 @@ struct sequence {
     int n_turn;               /* tokens prefilled in that turn */
     uint64_t turn_us;         /* when its last turn ended, or when it started */
     uint64_t preempted_us;    /* when it was preempted last */
+    struct room room;         /* of its last attempt to continue */
     bool was_preempted;       /* what it takes from the prefix cache since then does not count in n_cached */
     bool is_fresh;            /* no row of it was planned since it was admitted */
 

@@ -5,10 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum {
-    KEPT_SLOTS = 16,  /* one of so many slots is kept for owners who have few */
-    OWN_PER_FREE = 8, /* sequences that an owner may have with those slots, for each that stays free */
-};
+enum { MOST_SKIPS = 32 }; /* attempts to get pages that are left out while no room was given back */
 
 /* ---- states ---- */
 
@@ -123,10 +120,22 @@ static void begin_turn(struct scheduler *s, struct sequence *seq)
     seq->turn_us = s->now_us;
 }
 
+/* False: the last attempt failed, and there is no more room than then. The prefix cache may have changed, so that not all
+ * attempts are left out. */
+static bool may_have_room(const struct scheduler *s, struct room *room)
+{
+    struct kv_counts counts = kv_pool_counts(s->pool);
+    return room->n_wanted + s->n_running <= counts.n_free + counts.n_cached || ++room->n_skips > MOST_SKIPS;
+}
+
 /* Besides the pages of all tokens, each running sequence must be able to grow by a page, or the new
  * one would soon be preempted. */
-bool lifecycle_run(struct scheduler *s, struct sequence *seq)
+bool lifecycle_run(struct scheduler *s, struct sequence *seq, struct room *room)
 {
+    if (!may_have_room(s, room))
+        return false;
+    struct kv_counts before = kv_pool_counts(s->pool);
+    *room = (struct room){ 0 };
     int n_need = scheduler_pages(s, seq->n_ids), n_matched = 0, n_passed = 0;
     if (seq->uses_cache)
         n_matched = kv_pool_match(s->pool, sequence_chain(seq), seq->ids, n_cacheable(seq), seq->page_table,
@@ -138,6 +147,9 @@ bool lifecycle_run(struct scheduler *s, struct sequence *seq)
         (s->n_running > 0 && n_first + s->n_running > kv_pool_slots_left(s->pool)) ||
         !kv_pool_take(s->pool, n_need - n_matched, seq->page_table + n_matched)) {
         kv_pool_drop(s->pool, seq->page_table, n_matched, n_passed);
+        /* Matched pages that no sequence had count as cached again. */
+        if (n_need - n_matched + s->n_running > counts.n_free + counts.n_cached)
+            room->n_wanted = n_need - n_matched + before.n_cached - counts.n_cached;
         return false;
     }
     seq->n_pages = n_need;
@@ -210,11 +222,22 @@ void lifecycle_age_preempted(struct scheduler *s)
     }
 }
 
+static bool leaves_enough(const struct scheduler *s, const struct request *r)
+{
+    int n = request_n_slots(r), n_left = s->options.max_seqs - s->n_taken - n;
+    return r->share->owner == 0 ||
+           request_leaves_enough(s->options.max_seqs, n_left, r->share->n_slots + n - 1);
+}
+
 bool lifecycle_may_start(const struct scheduler *s, const struct request *r)
 {
-    int n_left = s->options.max_seqs - s->n_taken - request_n_slots(r);
-    return r->share->owner == 0 || r->share->n_slots == 0 || n_left >= s->options.max_seqs / KEPT_SLOTS ||
-           OWN_PER_FREE * n_left >= r->share->n_slots;
+    return r->share->n_slots == 0 || leaves_enough(s, r);
+}
+
+bool lifecycle_has_slots(const struct scheduler *s, const struct request *r)
+{
+    return request_n_slots(r) <= s->options.max_seqs - s->n_taken &&
+           (request_n_slots(r) == 1 || leaves_enough(s, r));
 }
 
 bool lifecycle_is_before(const struct request *r, const struct sequence *seq)
@@ -275,12 +298,13 @@ struct sequence *lifecycle_start(struct scheduler *s, struct request *r)
 {
     struct sequence *slots[LIMIT_BEAMS];
     int n_slots = request_n_slots(r);
-    if (!find_slots(s, slots, n_slots))
+    if (!lifecycle_has_slots(s, r) || !may_have_room(s, &r->room) || !find_slots(s, slots, n_slots))
         return NULL;
+    r->room = (struct room){ 0 };
     struct sequence *first = slots[0];
     set_up(s, first, r);
     memcpy(first->ids, r->prompt, (size_t)r->n_prompt * sizeof *first->ids);
-    if (!lifecycle_run(s, first)) {
+    if (!lifecycle_run(s, first, &r->room)) {
         first->request = NULL; /* it may be freed while the slot is free */
         return NULL;
     }
@@ -335,6 +359,7 @@ struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from
     begin_turn(s, seq);
     continue_from(s, seq, from);
     r->n_started++;
+    request_queue_charge(r, OUTPUT_WORK); /* of its first token, drawn from the same logits */
     return seq;
 }
 

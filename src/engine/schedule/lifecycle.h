@@ -76,6 +76,8 @@ void scheduler_finish(struct scheduler *s, struct sequence *seq);
 /* Whether the request may take slots: the last sixteenth of them is for owners who have no more than eight sequences for each slot
  * that stays free, so that one who takes all others does not make the rest wait. Requests without an owner (0) may take all. */
 bool lifecycle_may_start(const struct scheduler *s, const struct request *r);
+/* Whether the slots that it takes at once are free, and beams leave enough of them by the same rule. */
+bool lifecycle_has_slots(const struct scheduler *s, const struct request *r);
 /* Whether a request comes before a preempted sequence: of another owner, who has more sequences, or worse priority. */
 bool lifecycle_is_before(const struct request *r, const struct sequence *seq);
 /* Preempted sequences gain priorities with time, as requests in the queue do, and keep them: an endless stream of better priority
@@ -83,8 +85,8 @@ bool lifecycle_is_before(const struct request *r, const struct sequence *seq);
 void lifecycle_age_preempted(struct scheduler *s);
 /* Starts a request: gives it its slots, and pages for its prompt. NULL: not now. */
 struct sequence *lifecycle_start(struct scheduler *s, struct request *r);
-/* Takes the pages of a sequence that starts or was preempted, and runs it. False: not now. */
-bool lifecycle_run(struct scheduler *s, struct sequence *seq);
+/* Takes the pages of a sequence that starts or was preempted, and runs it. False: not now. room: of its last attempt. */
+bool lifecycle_run(struct scheduler *s, struct sequence *seq, struct room *room);
 /* Takes over pages that other sequences have filled since seq started. Of many requests that arrive
  * together with the same long prefix, only one prefills it. */
 void lifecycle_adopt(struct scheduler *s, struct sequence *seq);

@@ -10,6 +10,9 @@
  * takes less than a millisecond. */
 enum { LOOKUP_TOKENS = 8192 };
 
+/* How long what needs more than its owner's equal part lets others pass. */
+enum { PASSING_US = 10 * 1000 * 1000 };
+
 /* ---- admission ---- */
 
 /* The first preempted sequence by order; NULL: none. */
@@ -71,8 +74,74 @@ static bool may_start(const void *user, const struct request *r)
     return lifecycle_may_start(user, r);
 }
 
-/* Continues preempted sequences and starts requests, in queue order, until one does not fit: none overtakes it. A request comes
- * before preempted sequences of another owner who has more of them. */
+/* Owners with sequences or waiting requests. */
+static int count_owners(const struct scheduler *s)
+{
+    int n = 0;
+    for (const struct lane *lane = s->queue.first; lane; lane = lane->next)
+        n += lane == lane->share->lanes;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        const struct sequence *seq = &s->seqs[i];
+        n += seq->state != SEQUENCE_FREE && seq->rank == 0 && !seq->request->share->lanes;
+    }
+    return n;
+}
+
+/* What waits because it does not fit. */
+struct blocker {
+    const struct scheduler *scheduler;
+    struct share *share;
+    int n_slots, n_pages;
+    uint64_t since_us;
+};
+
+/* Whether a request fits beside those that run, and may pass. */
+static bool may_pass(const void *user, const struct request *r)
+{
+    const struct blocker *b = user;
+    const struct scheduler *s = b->scheduler;
+    struct kv_counts counts = kv_pool_counts(s->pool);
+    return r->share != b->share && lifecycle_may_start(s, r) && lifecycle_has_slots(s, r) &&
+           scheduler_pages(s, r->n_prompt) + s->n_running <= counts.n_free + counts.n_cached;
+}
+
+/* What needs more slots or pages than its owner's equal part of all lets requests of others pass for PASSING_US. Then the slots
+ * stay free for it, and its owner is charged for what they could have computed. False: nothing passed. */
+static bool let_pass(struct scheduler *s, const struct blocker *b)
+{
+    int64_t n_owners = count_owners(s);
+    bool is_large = n_owners * b->n_slots > s->options.max_seqs || n_owners * b->n_pages > s->options.n_pages;
+    if (!is_large || n_owners < 2)
+        return false;
+    struct request *r = request_queue_best(&s->queue, s->now_us, may_pass, b);
+    if (!r || !has_rows_next(s, r))
+        return false;
+    if (s->now_us - b->since_us < PASSING_US)
+        return begin_request(s, r);
+    atomic_fetch_add(&b->share->debt, OUTPUT_WORK * (s->options.max_seqs - s->n_taken));
+    return false;
+}
+
+static struct blocker blocker_of_request(const struct scheduler *s, struct request *r)
+{
+    r->blocked_us = r->blocked_us > 0 ? r->blocked_us : s->now_us;
+    return (struct blocker){ .scheduler = s,
+                             .share = r->share,
+                             .n_slots = request_n_slots(r),
+                             .n_pages = scheduler_pages(s, r->n_prompt),
+                             .since_us = r->blocked_us };
+}
+
+static struct blocker blocker_of_sequence(const struct scheduler *s, const struct sequence *seq)
+{
+    return (struct blocker){ .scheduler = s,
+                             .share = seq->request->share,
+                             .n_pages = scheduler_pages(s, seq->n_ids),
+                             .since_us = seq->preempted_us };
+}
+
+/* Continues preempted sequences and starts requests, in queue order, until one does not fit: none overtakes it, unless it is
+ * large. A request comes before preempted sequences of another owner who has more of them. */
 static void admit(struct scheduler *s)
 {
     lifecycle_age_preempted(s);
@@ -80,11 +149,13 @@ static void admit(struct scheduler *s)
         struct sequence *seq = first_preempted(s);
         struct request *r = request_queue_best(&s->queue, s->now_us, may_start, s);
         /* A request that lacks slots gets them only when the sequences that have them end. */
-        bool has_slots = r && request_n_slots(r) <= s->options.max_seqs - s->n_taken;
-        bool is_request = r && (!seq || (has_slots && lifecycle_is_before(r, seq)));
-        if (!seq && !r)
+        bool is_request = r && (!seq || (lifecycle_has_slots(s, r) && lifecycle_is_before(r, seq)));
+        if ((!seq && !r) || (is_request && !has_rows_next(s, r)))
             return;
-        if (is_request ? !has_rows_next(s, r) || !begin_request(s, r) : !lifecycle_run(s, seq))
+        if (is_request ? begin_request(s, r) : lifecycle_run(s, seq, &seq->room))
+            continue;
+        struct blocker blocker = is_request ? blocker_of_request(s, r) : blocker_of_sequence(s, seq);
+        if (!let_pass(s, &blocker))
             return;
     }
 }
@@ -396,7 +467,7 @@ static void choose_outputs(struct scheduler *s, struct plan_entry *entry, int ro
     if (r->spec.embedding == TUTTI_EMBEDDING_LAST)
         entry->first_pos = end - 1;
     if (r->spec.embedding == TUTTI_EMBEDDING_FIRST) {
-        entry->n_hidden = entry->first_pos == r->virtual.n;
+        entry->n_hidden = entry->first_pos == r->virtual.n && entry->first_pos < end;
         return;
     }
     if (r->spec.embedding != TUTTI_EMBEDDING_NONE) {

@@ -25,6 +25,12 @@ void request_queue_clear(struct request_queue *queue)
 
 /* ---- lanes ---- */
 
+/* Work that was charged outside the queue becomes service. */
+static void take_debt(struct share *share)
+{
+    share->service += (double)atomic_exchange(&share->debt, 0) / share->weight;
+}
+
 static struct lane *lane_open(struct request_queue *queue, struct request *r)
 {
     struct share *share = r->share;
@@ -38,7 +44,7 @@ static struct lane *lane_open(struct request_queue *queue, struct request *r)
         if (share->service < queue->virtual_time)
             share->service = queue->virtual_time;
         share->weight = r->spec.weight;
-        share->service += (double)atomic_exchange(&share->debt, 0) / share->weight;
+        take_debt(share);
         queue->weights += share->weight;
     }
     *lane = (struct lane){ .share = share,
@@ -147,6 +153,7 @@ void request_queue_start(struct request_queue *queue, struct request *r, double 
     if (queue->virtual_time < r->share->service)
         queue->virtual_time = r->share->service;
     r->lane->since_us = now_us;
+    take_debt(r->share);
     request_queue_remove(queue, r);
     request_queue_charge(r, work);
 }
