@@ -144,6 +144,21 @@ def test_what_does_not_fit_is_refused_with_flags_that_fit(no_driver):
     assert "the weights that the CPU is to have need" in plan("llama-7b", "--memory", "3G", "--host-memory", "1G", "--gpu-layers", "1")[0]["refusal"]
 
 
+def test_an_automatic_division_leaves_room_for_keys_and_values(no_driver):
+    """Of 8,192 tokens, or of a shorter context, in seven eighths of the card's memory; one layer more would not fit."""
+    del no_driver
+    for gib in (3, 4, 5, 6):  # the weights alone need 3.5
+        args = ("llama-7b", "--memory", f"{gib}G", "--host-memory", "32G")
+        parts, _ = plan(*args, "--gpu-layers", "auto")
+        n = parts["gpu_layers"]
+        assert 0 < n < 32 and parts["users_fit"] == 1
+        for layers, fits in ((n, True), (n + 1, False)):
+            card = plan(*args, "--gpu-layers", str(layers))[0]["card"]
+            assert (card["weight_bytes"] + card["user_bytes"] <= gib * GIB * 7 // 8) == fits, (gib, layers)
+    args = ("llama-7b", "--memory", "5G", "--host-memory", "32G", "--context", "512", "--gpu-layers", "auto")
+    assert plan(*args)[0]["gpu_layers"] == 32
+
+
 def test_a_division_is_that_of_a_model_that_is_loaded(cards):
     cards(MEMORY=2 * GIB)
     for n in ("0", "4", "auto"):

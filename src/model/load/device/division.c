@@ -51,12 +51,13 @@ enum tutti_status division_read(struct division *out, const struct model_desc *d
     return TUTTI_OK;
 }
 
-void division_settle(struct division *division, const struct weight_parts *parts,
+bool division_settle(struct division *division, const struct weight_parts *parts,
                      const struct model_desc *desc, uint64_t card_bytes)
 {
-    struct placement p = device_placement(desc, division->n_layers, division->n_cpu_experts);
-    if (division->is_auto && weight_parts_sum(parts, &p).card > card_bytes)
+    int n_before = division->n_layers;
+    if (division->is_auto)
         division->n_layers = device_most_layers(parts, desc, division->n_cpu_experts, card_bytes);
+    return division->n_layers != n_before;
 }
 
 enum tutti_status division_check(const struct weight_parts *parts, const struct model_desc *desc,
@@ -96,7 +97,7 @@ void division_calculate(struct division_report *out, struct division *division,
 {
     const struct model_desc *d = request->desc;
     const struct division_memory *memory = &request->memory;
-    division_settle(division, request->parts, d, memory->card);
+    (void)division_settle(division, request->parts, d, memory->card);
     struct division_report r = {
         .placement = device_placement(d, division->n_layers, division->n_cpu_experts), .memory = *memory
     };

@@ -23,9 +23,9 @@ struct division_options {
 MUST_CHECK enum tutti_status division_read(struct division *out, const struct model_desc *desc,
                                            const struct division_options *options, struct tutti_error *err);
 
-/* Chooses the layers of an automatic division for a card with so many free bytes: all, if their weights fit, or else
- * device_most_layers(). */
-void division_settle(struct division *division, const struct weight_parts *parts,
+/* Chooses the layers of an automatic division for a card with so many free bytes: device_most_layers(). True: their number
+ * changed. */
+bool division_settle(struct division *division, const struct weight_parts *parts,
                      const struct model_desc *desc, uint64_t card_bytes);
 
 /* Memory of the two sides. */

@@ -102,16 +102,18 @@ static uint64_t card_memory_left(const struct model *model)
 static enum tutti_status check_division(const struct model *model, const struct weights_to_fit *w,
                                         struct tutti_error *err)
 {
+    const struct division_memory memory = { card_memory_left(model), w->host_bytes };
+    return division_check(w->parts, &model->desc, &model->placement, &memory, w->name, w->type, err);
+}
+
+static void log_division(const struct model *model, const struct weight_parts *parts)
+{
     char card[FIT_SIZE_BYTES], cpu[FIT_SIZE_BYTES];
     const struct placement *p = &model->placement;
-    const struct division_memory memory = { card_memory_left(model), w->host_bytes };
-    struct packed_bytes sum = weight_parts_sum(w->parts, p);
-    enum tutti_status st = division_check(w->parts, &model->desc, p, &memory, w->name, w->type, err);
-    if (st == TUTTI_OK)
-        log_info("device cuda: %d of %d layers on the card, with weights of %s; the CPU has those of %s%s",
-                 p->n_layers - p->first_on_card, p->n_layers, fit_size_text(card, sum.card),
-                 fit_size_text(cpu, sum.cpu), p->n_cpu_experts > 0 ? ", experts among them" : "");
-    return st;
+    struct packed_bytes sum = weight_parts_sum(parts, p);
+    log_info("device cuda: %d of %d layers on the card, with weights of %s; the CPU has those of %s%s",
+             p->n_layers - p->first_on_card, p->n_layers, fit_size_text(card, sum.card),
+             fit_size_text(cpu, sum.cpu), p->n_cpu_experts > 0 ? ", experts among them" : "");
 }
 
 enum tutti_status device_check_fits(const struct model *model, const struct tutti_model_options *options,
@@ -165,14 +167,23 @@ static enum tutti_status open_cpu(struct model *model, const struct tutti_model_
     return open_backend(model, options, "cpu", NULL, err);
 }
 
-/* Opens the backend again with as many layers on the card as fit. */
-static enum tutti_status open_fitting(struct model *model, const struct tutti_model_options *options,
-                                      struct division *division, const struct weight_parts *parts,
-                                      struct tutti_error *err)
+/* Opens the backend again with the division as it was settled. */
+static enum tutti_status open_settled(struct model *model, const struct tutti_model_options *options,
+                                      const struct division *division, struct tutti_error *err)
 {
-    division_settle(division, parts, &model->desc, card_memory_left(model));
     close_backend(model);
     return open_divided(model, options, division, err);
+}
+
+/* Settles an automatic division. True: the CPU, or the card with fewer layers, must be opened instead. st: of the check whether
+ * the weights fit. */
+static bool must_open_again(const struct model *model, const struct tutti_model_options *options,
+                            struct division *division, const struct weight_parts *parts, enum tutti_status st)
+{
+    if (!parts || !model->backend->ops->memory_left || (st != TUTTI_OK && st != TUTTI_E_MEMORY))
+        return false;
+    return prefers_card(options) ? st == TUTTI_E_MEMORY
+                                 : division_settle(division, parts, &model->desc, card_memory_left(model));
 }
 
 /* Collects the weights' sizes for the backend that is open, and has the caller check that they fit. *parts is for free(), and
@@ -200,13 +211,14 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
                                : open_backend(model, options, options->device, NULL, &why);
     if (st == TUTTI_OK)
         st = check_parts(&parts, model, options, fits, user, &why);
-    bool is_on_card = model->backend && model->backend->ops->memory_left;
-    if (st == TUTTI_E_MEMORY && parts && is_on_card && (prefers_card(options) || division.is_auto)) {
+    if (must_open_again(model, options, &division, parts, st)) {
         st = prefers_card(options) ? open_cpu(model, options, &why, &why)
-                                   : open_fitting(model, options, &division, parts, &why);
+                                   : open_settled(model, options, &division, &why);
         if (st == TUTTI_OK)
             st = check_parts(&parts, model, options, fits, user, &why);
     }
+    if (st == TUTTI_OK && model->is_divided)
+        log_division(model, parts);
     free(parts);
     if (st != TUTTI_OK && err)
         *err = why;
