@@ -197,6 +197,28 @@ def test_fields_of_elsewhere_and_misspelled_ones_are_refused(server, path, body,
     assert reply.status_code == 400 and error.get("param") == param and words in error["message"], error
 
 
+# Endpoints that cannot do what false asks for.
+ON_BY_DEFAULT = [("/v1/responses", "include_reasoning"), ("/v1/responses", "separate_reasoning"), ("/v1/responses", "add_generation_prompt"),
+                 ("/v1/responses", "skip_special_tokens"), ("/v1/completions", "parallel_tool_calls"), ("/v1/completions", "include_reasoning"),
+                 ("/v1/completions", "enable_thinking"), ("/v1/embeddings", "parallel_tool_calls")]
+
+
+@pytest.mark.parametrize("path, name", ON_BY_DEFAULT)
+def test_a_field_that_is_on_by_default_is_refused_elsewhere_also_if_it_is_false(server, path, name):
+    prompt = "prompt" if path == "/v1/completions" else "input"
+    for value in False, True:
+        reply = server.post(path, {prompt: "a", name: value})
+        error = reply.json()["error"]
+        assert reply.status_code == 400 and error["param"] == name and error["message"] == f"{name} is not a field of this endpoint", error
+    assert server.post(path, {prompt: "a", name: None}).status_code == 200
+
+
+def test_effort_is_refused_where_there_is_no_chat_template(server):
+    for value in "none", "low":
+        error = server.post("/v1/completions", {"prompt": "a", "reasoning_effort": value}).json()["error"]
+        assert error["param"] == "reasoning_effort" and "not a field of this endpoint" in error["message"]
+
+
 @pytest.fixture(scope="module")
 def eight_sequences(tmp_path_factory):
     server = Server("--max-seqs", 8, "--api", "tgi", log=tmp_path_factory.mktemp("eight") / "log")

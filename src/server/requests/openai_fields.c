@@ -52,8 +52,8 @@ static const struct field_rule RULES[] = {
     FIELDS(ALL, IS_READ, NULL, "model", "user", "metadata", "store", "safety_identifier", "service_tier",
            "prompt_cache_key"),
     FIELDS(LLAMA | RESP, IS_READ, NULL, "stream", "temperature", "top_p", "top_k", "min_p", "typical_p",
-           "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "stop",
-           "parallel_tool_calls", "reasoning_effort", "speculate", "verbosity"),
+           "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "stop", "speculate",
+           "verbosity"),
     FIELDS(LLAMA, IS_READ, NULL, "stop_token_ids", "include_stop_str_in_output", "logit_bias", "max_tokens",
            "n_predict", "ignore_eos", "grammar", "json_schema"),
     FIELDS(INFILL, IS_READ, NULL, "input_prefix", "input_suffix", "input_extra", "prompt", "repo_name",
@@ -68,8 +68,9 @@ static const struct field_rule RULES[] = {
     /* stream_options has include_obfuscation: padding of events. max_tool_calls counts tools that a server
      * runs itself; tutti runs none. */
     FIELDS(RESP, "*", NULL, "stream_options", "max_tool_calls"),
-    FIELDS(CHAT | RESP, IS_READ, NULL, "top_logprobs", "tools", "tool_choice", "chat_template_kwargs",
-           "enable_thinking", "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"),
+    FIELDS(CHAT | RESP, IS_READ, NULL, "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
+           "chat_template_kwargs", "reasoning_effort", "enable_thinking", "thinking_budget",
+           "thinking_token_budget", "thinking_budget_tokens"),
     FIELDS(TEXT, IS_READ, NULL, "best_of", "echo", "suffix", "prompt"),
     FIELDS(CHAT, "1", "it is a field of /v1/completions", "best_of"),
     FIELDS(CHAT, IS_READ, NULL, "max_completion_tokens", "messages", "functions", "add_generation_prompt",
@@ -384,10 +385,17 @@ static void log_unknown(const char *path, const char *name)
 
 /* ---- the check ---- */
 
-/* True: a value with which a field of another endpoint is accepted. */
-static bool is_disabled(const json_t *value)
+/* True: a value with which a field of another endpoint is accepted, because it asks for nothing. */
+static bool is_disabled(const char *name, const json_t *value)
 {
-    return json_is_false(value) || (json_is_string(value) && json_string_length(value) == 0) ||
+    /* On by default, so false asks for something. */
+    static const char *const ON[] = { "add_generation_prompt", "do_sample",           "enable_thinking",
+                                      "include_reasoning",     "parallel_tool_calls", "parse_tool_calls",
+                                      "separate_reasoning",    "skip_special_tokens" };
+    bool is_off = json_is_false(value);
+    for (size_t i = 0; i < sizeof ON / sizeof *ON; i++)
+        is_off &= strcmp(name, ON[i]) != 0;
+    return is_off || (json_is_string(value) && json_string_length(value) == 0) ||
            (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_object(value) && json_object_size(value) == 0);
 }
@@ -442,7 +450,7 @@ enum tutti_status api_check_fields(const json_t *object, unsigned api, const cha
         if (json_is_null(value) || (rule && rule->neutral == IS_READ))
             continue;
         bool is_elsewhere = !rule && !is_strict && !is_inner && rule_of(name, ALL);
-        if (is_elsewhere && !is_disabled(value))
+        if (is_elsewhere && !is_disabled(name, value))
             return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is not a field of this endpoint", name);
         if (!rule && !is_elsewhere) {
             const char *meant = meant_name(name, api);
