@@ -169,6 +169,14 @@ static void reply_error(const struct job_sink *sink, const struct tutti_error *e
     buf_clear(&body);
 }
 
+/* Makes an error name the field that the client sent. */
+static void name_field(const struct job *job, struct tutti_error *err)
+{
+    api_name_field(&job->req, err);
+    if (job->api->name_field)
+        job->api->name_field(err);
+}
+
 /* Ends the job with an error. */
 static void job_fail(struct job *job, const struct tutti_error *cause)
 {
@@ -176,7 +184,7 @@ static void job_fail(struct job *job, const struct tutti_error *cause)
     cancel_all(job);
     if (!is_listened_to(job))
         return;
-    api_name_field(&job->req, err);
+    name_field(job, err);
     struct http_conn *conn = job_take_conn(job);
     job->is_over = true;
     if (json_error_status(err->status) >= 500 && err->status != TUTTI_E_CLOSED &&
@@ -666,7 +674,7 @@ static struct job *job_begin(struct job *job, const struct http_conn *conn, stru
     if (st == TUTTI_OK)
         st = submit_some(job, err);
     if (st != TUTTI_OK && err)
-        api_name_field(&job->req, err);
+        name_field(job, err);
     if (job->n_open == 0) {
         job_free(job);
         return NULL;

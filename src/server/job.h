@@ -82,6 +82,9 @@ struct job_api {
     /* Reads a parsed body and takes ownership of it. */
     enum tutti_status (*read_value)(struct api_request *req, struct app *app, json_t *body,
                                     struct tutti_error *err);
+    /* Renames err->param of an error about a request that was read: to the field that the client sent.
+     * NULL: they are the same. */
+    void (*name_field)(struct tutti_error *err);
     /* On a worker, before the first event() of a prompt whose request has reports_prompt: sets
      * sub->prompt and sub->prompt_text. False: out of memory. NULL: nothing to do. */
     bool (*read_prompt)(const struct job *job, struct submission *sub, const struct tutti_event *event);

@@ -140,6 +140,8 @@ def test_harmless_fields_change_nothing(server):
     ("/v1/embeddings", {"input": "a", "embed_dtype": "float16"}, "embed_dtype", "not supported"),
     ("/v1/responses", {"input": "a", "guided_json": SCHEMA}, "guided_json", "not a field of this endpoint"),
     ("/v1/responses", {"input": "a", "max_tokens": 5}, "max_tokens", "not a field of this endpoint"),
+    ("/v1/responses", {"input": "a", "response_format": {"type": "text"}}, "response_format", "response_format is not a field"),
+    ("/v1/responses", {"input": "a", "messages": HI["messages"]}, "messages", "messages is not a field"),
     ("/v1/responses", {"input": "a", "reasoning": "low"}, "reasoning", "an object"),
     ("/v1/completions", {"prompt": "a", "repeat_last_n": 64, "presence_penalty": 1}, "repeat_last_n", "whole answer"),
     ("/v1/completions", {"prompt": "a", "num_beams": 2, "temperature": 0.7}, "temperature", "draws no tokens"),

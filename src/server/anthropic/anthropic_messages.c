@@ -268,7 +268,9 @@ static void messages_fail(struct app *app, struct job *job, struct http_conn *co
 {
     (void)app, (void)job;
     struct tutti_error named = *err;
-    messages_name_field(&named);
+    /* Errors of this API have no other place for the field. */
+    if (!strstr(named.text, named.param))
+        error_prefix(&named, "%s", named.param);
     app_fail(conn, json_anthropic_status(&named), "event: error\ndata: ",
              json_anthropic_error(json_anthropic_status(&named), &named, http_request(conn)->id), "\n\n",
              &named);
@@ -282,11 +284,21 @@ static enum tutti_status messages_read_value(struct api_request *req, struct app
 
 const struct job_api ANTHROPIC_MESSAGES = { .id_prefix = "msg_",
                                             .read_value = messages_read_value,
+                                            .name_field = messages_name_field,
                                             .event = messages_take_event,
                                             .finish = messages_finish,
                                             .fail = messages_fail };
 
 /* ---- count_tokens ---- */
+
+static enum tutti_status render_messages(const struct api_request *req, const tutti_model *model,
+                                         struct ids *out, struct tutti_error *err)
+{
+    enum tutti_status st = api_render_messages(req, model, out, err);
+    if (st != TUTTI_OK)
+        messages_name_field(err);
+    return st;
+}
 
 static void read_count(struct intake_task *task)
 {
@@ -298,7 +310,7 @@ static void read_count(struct intake_task *task)
     if (task->status == TUTTI_OK)
         task->status = app_find_model(task->app, task->req.model, NULL, &task->err);
     if (task->status == TUTTI_OK)
-        task->status = api_render_messages(&task->req, task->app->model, &ids, &task->err);
+        task->status = render_messages(&task->req, task->app->model, &ids, &task->err);
     if (task->status == TUTTI_OK && !buf_printf(&task->reply, "{\"input_tokens\":%zu}", ids.n))
         task->status = error_out_of_memory("reply", &task->err);
     ids_clear(&ids);

@@ -16,8 +16,7 @@ void count_tokens_request(struct app *app, struct http_conn *conn);
 MUST_CHECK enum tutti_status messages_read(struct api_request *req, const tutti_model *model, json_t *root,
                                            bool is_count, struct tutti_error *err);
 
-/* Renames err->param from the chat API's field to the field of this API, and makes the text name it: the
- * errors of this API have no other place for it. */
+/* Renames err->param from the chat API's field to the field of this API. */
 void messages_name_field(struct tutti_error *err);
 
 #endif

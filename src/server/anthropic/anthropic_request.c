@@ -13,13 +13,11 @@ void messages_name_field(struct tutti_error *err)
                                             { "thinking_budget", "thinking.budget_tokens" },
                                             { "continue_final_message", "messages" },
                                             { "stop", "stop_sequences" } };
-    if (!err->param[0])
-        return;
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
-        if (!strcmp(err->param, NAMES[i][0]))
+        if (!strcmp(err->param, NAMES[i][0])) {
             snprintf(err->param, sizeof err->param, "%s", NAMES[i][1]);
-    if (!strstr(err->text, err->param))
-        error_prefix(err, "%s", err->param);
+            return;
+        }
 }
 
 /* A request while it is translated. */
@@ -401,15 +399,16 @@ enum tutti_status messages_read(struct api_request *req, const tutti_model *mode
         st = STEPS[i](&t, err);
     bool is_prefill = !is_count && st == TUTTI_OK && !json_object_get(t.chat, "max_tokens");
     json_decref(root);
-    if (st == TUTTI_OK)
-        st = api_request_read_value(req, API_CHAT, model, t.chat, err);
-    else
+    if (st != TUTTI_OK) {
         json_decref(t.chat);
-    if (st == TUTTI_OK)
+        return st;
+    }
+    st = api_request_read_value(req, API_CHAT, model, t.chat, err);
+    if (st == TUTTI_OK) {
         req->no_answer = is_prefill;
-    if (st == TUTTI_OK)
         req->messages_api = t.wants;
-    else if (err)
+    } else if (err) {
         messages_name_field(err);
+    }
     return st;
 }

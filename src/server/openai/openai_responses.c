@@ -309,21 +309,20 @@ static void responses_finish(struct job *job)
 static void responses_fail(struct app *app, struct job *job, struct http_conn *conn,
                            const struct tutti_error *err)
 {
-    struct tutti_error named = *err;
-    responses_name_field(&named);
     if (!http_stream_has_begun(conn)) {
-        openai_fail(app, job, conn, &named);
+        openai_fail(app, job, conn, err);
         return;
     }
     json_t *value = json_pack(
-        "{s:s, s:s, s:o, s:s?, s:I}", "type", "error", "code", tutti_status_name(named.status), "message",
-        json_text(named.text, strlen(named.text)), "param", named.param[0] ? named.param : NULL,
+        "{s:s, s:s, s:o, s:s?, s:I}", "type", "error", "code", tutti_status_name(err->status), "message",
+        json_text(err->text, strlen(err->text)), "param", err->param[0] ? err->param : NULL,
         "sequence_number", (json_int_t)(job ? job->choices[0].n_events : 0));
-    app_fail(conn, json_error_status(named.status), "event: error\ndata: ", value, "\n\n", &named);
+    app_fail(conn, json_error_status(err->status), "event: error\ndata: ", value, "\n\n", err);
 }
 
 const struct job_api OPENAI_RESPONSES = { .id_prefix = "resp-",
                                           .read_value = responses_read,
+                                          .name_field = responses_name_field,
                                           .event = responses_take_event,
                                           .finish = responses_finish,
                                           .fail = responses_fail };

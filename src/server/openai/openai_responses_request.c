@@ -478,8 +478,9 @@ enum tutti_status responses_read(struct api_request *req, struct app *app, json_
     if (st == TUTTI_OK)
         st = make_chat(root, &chat, err);
     json_decref(root);
-    if (st == TUTTI_OK)
-        st = api_request_read_value(req, API_CHAT, app->model, chat, err);
+    if (st != TUTTI_OK)
+        return st;
+    st = api_request_read_value(req, API_CHAT, app->model, chat, err);
     if (st != TUTTI_OK && err)
         responses_name_field(err);
     return st;
