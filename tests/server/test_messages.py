@@ -89,6 +89,7 @@ WRONG = [
     ({"stop": ["x"]}, "argument supplied: stop"), ({"n": 2}, "argument supplied: n"), ({"logprobs": True}, "logprobs"), ({"max_completion_tokens": 5}, "max_completion_tokens"),
     ({"container": "x"}, "container is not supported"), ({"mcp_servers": [{"name": "x"}]}, "mcp_servers is not supported"), ({"speed": "fast"}, "speed is not supported"),
     ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management is not supported"), ({"inference_geo": "us"}, "inference_geo"),
+    ({"cache_salt": ""}, "cache_salt has 0 bytes"), ({"cache_salt": 5}, "cache_salt must be a string"),
 ]
 
 

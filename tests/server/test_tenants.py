@@ -49,12 +49,15 @@ def test_a_salt_divides_what_a_key_has_cached(start, write_keys, flags):
     server = start("--api-key-file", write_keys(KEYS), *flags)
 
     def salted(salt, key="sk-a", path="/v1/completions"):
-        body = {"input": SECRET, "max_output_tokens": 1} if path.endswith("responses") else {"prompt": SECRET, "max_tokens": 1}
+        body = {"/v1/responses": {"input": SECRET, "max_output_tokens": 1}, "/v1/completions": {"prompt": SECRET, "max_tokens": 1},
+                "/v1/messages": {"model": "demo", "messages": [{"role": "user", "content": "Listen. " + SECRET}], "max_tokens": 1}}[path]
         usage = server.post(path, {**body, "cache_salt": salt}, **as_key(key)).json()["usage"]
+        if "cache_read_input_tokens" in usage:
+            return usage["cache_read_input_tokens"]
         return (usage.get("prompt_tokens_details") or usage["input_tokens_details"])["cached_tokens"]
 
     n = 0
-    for path in ("/v1/responses", "/v1/completions"):
+    for path in ("/v1/responses", "/v1/messages", "/v1/completions"):
         for salt in (None, "alice", "bob", "bob\0", "\u00e9"):
             assert salted(salt, path=path) == 0
             n = salted(salt, path=path)

@@ -68,7 +68,7 @@ static enum tutti_status copy_fields(struct translation *t, struct tutti_error *
         { "metadata", JSON_KIND_OBJECT, false },
         { "service_tier", JSON_KIND_STRING, false },
         { "cache_control", JSON_KIND_OBJECT, false },
-        /* tutti's own */
+        /* tutti's own, and vLLM's cache_salt */
         { "min_p", JSON_KIND_NUMBER, true },
         { "typical_p", JSON_KIND_NUMBER, true },
         { "seed", JSON_KIND_INT, true },
@@ -78,6 +78,7 @@ static enum tutti_status copy_fields(struct translation *t, struct tutti_error *
         { "priority", JSON_KIND_INT, true },
         { "max_queue_time", JSON_KIND_NUMBER, true },
         { "speculate", JSON_KIND_INT, true },
+        { "cache_salt", JSON_KIND_STRING, true },
         { "chat_template_kwargs", JSON_KIND_OBJECT, true },
     };
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {

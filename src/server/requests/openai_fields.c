@@ -197,7 +197,7 @@ static const struct field_rule RULES[] = {
            "output_config", "output_format", "cache_control", "chat_template_kwargs"),
     FIELDS(MSG, IS_READ, NULL, "max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k",
            "metadata", "service_tier", "seed", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
-           "frequency_penalty", "priority", "max_queue_time", "speculate"),
+           "frequency_penalty", "priority", "max_queue_time", "speculate", "cache_salt"),
     FIELDS(MSG | COUNT, "\"standard\"", NULL, "speed"),
     FIELDS(MSG | COUNT, "", "send the whole conversation: nothing is stored", "thread"),
     FIELDS(MSG | COUNT, "[]", "this server connects to no other one", "mcp_servers"),
