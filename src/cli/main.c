@@ -30,7 +30,12 @@ static const char INTRODUCTION[] =
     "ms:ORG/NAME, with :TYPE or :FILE, such as hf:Qwen/Qwen3-0.6B-GGUF:q8_0, are models of a hub, which are\n"
     "downloaded first (docs/hubs.md).\n";
 
-static const struct command_list LIST = { COMMANDS, N_COMMANDS, INTRODUCTION };
+static const char HELP[] =
+    "tutti help COMMAND is the same as tutti COMMAND --help. tutti help also prints man pages (--man "
+    "[COMMAND]), completion scripts for shells (--completion bash or zsh) and the page docs/cli.md "
+    "(--markdown). tutti version is the same as tutti --version.";
+
+static const struct command_list LIST = { COMMANDS, N_COMMANDS, INTRODUCTION, HELP };
 
 static const struct command *find_command(const char *name)
 {
@@ -54,6 +59,8 @@ static int unknown_command(const char *name)
         words[i] = COMMANDS[i]->name;
     memcpy(words + N_COMMANDS, MORE, sizeof MORE);
     const char *meant = options_nearest(name, words);
+    if (meant && strcmp(meant, name) == 0)
+        meant = NULL;
     char text[200];
     snprintf(text, sizeof text, "unknown %s '%.64s'%s%s%s", name[0] == '-' ? "option" : "command", name,
              meant ? "; did you mean '" : "; 'tutti help' lists the commands", meant ? meant : "",
@@ -62,6 +69,16 @@ static int unknown_command(const char *name)
 }
 
 /* ---- help ---- */
+
+/* Words that the overview explains: they have no help of their own. */
+static bool is_in_overview(const char *name)
+{
+    static const char *const NAMES[] = { "help", "--help", "-h", "version", "--version" };
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        if (strcmp(NAMES[i], name) == 0)
+            return true;
+    return false;
+}
 
 static bool add_overview(struct buf *out)
 {
@@ -72,7 +89,9 @@ static bool add_overview(struct buf *out)
     return ok &&
            buf_add_string(out, "  help       explain a command: tutti help COMMAND\n"
                                "  version    print the version\n"
-                               "\n"
+                               "\n") &&
+           options_wrap(out, HELP, 0, 0) &&
+           buf_add_string(out, "\n\n"
                                "For example:\n"
                                "  tutti serve models/demo\n"
                                "  tutti generate models/demo --chat -p \"What is the capital of France?\"\n");
@@ -108,20 +127,31 @@ static bool add_help(const struct command *command, struct buf *out)
 
 static bool add_markdown(struct buf *out)
 {
-    bool ok = buf_add_string(out, "# The command line\n\n"
-                                  "This page is what `tutti help --markdown` prints.\n\n") &&
-              buf_add_string(out, INTRODUCTION) &&
-              buf_add_string(
-                  out,
-                  "Options and operands may be in any order; `--name VALUE` and `--name=VALUE` are the same, "
-                  "and `--` ends the\noptions. Sizes take the binary suffixes K, M, G and T.\n\n"
-                  "Standard output has only the result; everything else goes to standard error. Exit status: "
-                  "0 "
-                  "success,\n1 failure, 2 wrong arguments, 130 interrupted.\n\n"
-                  "| command | |\n| --- | --- |\n");
+    bool ok =
+        buf_add_string(out, "# The command line\n\n"
+                            "This page is what `tutti help --markdown` prints.\n\n") &&
+        buf_add_string(out, INTRODUCTION) &&
+        buf_add_string(
+            out,
+            "\nOptions and operands may be in any order; `--name VALUE` and `--name=VALUE` are the same, "
+            "and `--` ends the\noptions. Sizes take the binary suffixes K, M, G and T.\n\n"
+            "Standard output has only the result; everything else goes to standard error. Exit status: "
+            "0 "
+            "success,\n1 failure, 2 wrong arguments, 130 interrupted.\n\n"
+            "| command | |\n| --- | --- |\n");
     for (int i = 0; ok && i < N_COMMANDS; i++)
         ok = buf_printf(out, "| [`%s`](#tutti-%s) | %s |\n", COMMANDS[i]->name, COMMANDS[i]->name,
                         COMMANDS[i]->summary);
+    ok = ok &&
+         buf_add_string(out, "| [`help`](#help-and-version) | explain a command |\n"
+                             "| [`version`](#help-and-version) | print the version |\n"
+                             "\n## Help and version\n\n```\n"
+                             "tutti help [COMMAND]\n"
+                             "tutti help --man [COMMAND]\n"
+                             "tutti help --completion bash|zsh\n"
+                             "tutti help --markdown\n"
+                             "tutti version\n```\n\n") &&
+         buf_printf(out, "%s\n", HELP);
     for (int i = 0; ok && i < N_COMMANDS; i++) {
         ok = buf_printf(out, "\n## tutti %s\n\n```\n", COMMANDS[i]->name) && add_usage(COMMANDS[i], out) &&
              buf_printf(out, "```\n\n%s\n", COMMANDS[i]->about);
@@ -156,7 +186,7 @@ static int help_man(int argc, char **argv)
 {
     const struct command *command = argc > 0 ? find_command(argv[0]) : NULL;
     struct buf text = { 0 };
-    if (argc > 0 && !command)
+    if (argc > 0 && !command && !is_in_overview(argv[0]))
         return unknown_command(argv[0]);
     return print(&text, command ? manual_command(command, &text) : manual_overview(&LIST, &text));
 }
@@ -183,7 +213,7 @@ static int help(int argc, char **argv)
         return help_man(argc - 1, argv + 1);
     if (is_completion)
         return help_completion(argc - 1, argv + 1);
-    if (argc == 0 || strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "help") == 0)
+    if (argc == 0 || is_in_overview(argv[0]))
         return print(&text, add_overview(&text));
     if (strcmp(argv[0], "--markdown") == 0)
         return print(&text, add_markdown(&text));

@@ -88,6 +88,18 @@ def test_help_for_each_command():
         assert max(map(len, options.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("word", ["help", "version", "--help", "-h", "--version"])
+def test_help_of_help_and_version_is_the_overview(word):
+    assert tutti("help", word).stdout == tutti("help").stdout
+    assert tutti("help", "--man", word).stdout == tutti("help", "--man").stdout
+
+
+def test_the_overview_tells_what_help_can_print():
+    for text in (tutti("help").stdout, tutti("help", "--markdown").stdout, tutti("help", "--man").stdout.replace("\\-", "-")):
+        for flag in ("--man [COMMAND]", "--completion bash or zsh", "--markdown", "tutti --version"):
+            assert flag in " ".join(text.split()), flag
+
+
 def test_version():
     assert re.fullmatch(r"tutti \d+\.\d+\.\d+\n", tutti("version").stdout)
     assert tutti("--version").stdout == tutti("version").stdout
@@ -104,6 +116,7 @@ def test_the_reference_page_is_what_help_prints():
     (["xyzzy"], "unknown command 'xyzzy'; 'tutti help' lists the commands"),
     (["--serve"], "unknown option '--serve'; did you mean 'serve'?"),
     (["help", "genrate"], "unknown command 'genrate'; did you mean 'generate'?"),
+    (["help", "--man", "verson"], "unknown command 'verson'; did you mean 'version'?"),
     (["generate", "m", "-p", "x", "--temprature", "1"], "unknown option --temprature; did you mean --temperature?"),
     (["generate", "m", "-p", "x", "--device", "abacus"], "--device: found 'abacus', expected cpu, cuda or auto"),
     (["generate", "m", "-p", "x", "--device", "cuda:x"], "--device: found 'cuda:x', expected cpu, cuda or auto; did you mean cuda?"),

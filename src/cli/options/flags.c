@@ -410,9 +410,11 @@ const struct option ENGINE_OPTIONS[] = {
         "memory for the KV cache of all sequences, such as 4G; by default, taken from free memory, and with "
         "several models 1G for each",
         .min = 1, .max = INFINITY),
-    INT_OPTION(ENGINE, max_context, "context", "N",
-               "maximum tokens of one sequence; without it, the model's context", .letter = 'c', .min = 1,
-               .max = LIMIT_CONTEXT),
+    INT_OPTION(
+        ENGINE, max_context, "context", "N",
+        "maximum tokens of one sequence; without it, the model's context, or what --kv-memory holds if "
+        "that is less",
+        .letter = 'c', .min = 1, .max = LIMIT_CONTEXT),
     INT_OPTION(ENGINE, max_batch_tokens, "max-batch-tokens", "N", "maximum rows (tokens) of one step",
                .min = 1, .max = 65536, .initial = "256"),
     INT_OPTION(

@@ -56,14 +56,14 @@ static const char EXIT_STATUS[] = ".SH EXIT STATUS\n"
 
 bool manual_overview(const struct command_list *list, struct buf *out)
 {
-    bool ok = add_title("tutti", "", "one language model for many users at once", out) &&
+    bool ok = add_title("tutti", "", "language models for many users at once", out) &&
               buf_add_string(out,
                              ".SH SYNOPSIS\n.B tutti\n.I COMMAND\n.RI [ ARGUMENTS ]\n.SH DESCRIPTION\n") &&
               add_paragraphs(list->introduction, out) && buf_add_string(out, ".SH COMMANDS\n");
     for (int i = 0; ok && i < list->n; i++)
         ok = buf_printf(out, ".TP\n.BR tutti\\-%s (1)\n", list->commands[i]->name) &&
              manual_text(out, list->commands[i]->summary) && buf_add_string(out, "\n");
-    return ok &&
+    return ok && buf_add_string(out, ".PP\n") && add_paragraphs(list->help, out) &&
            buf_add_string(out,
                           ".PP\n"
                           "Options and operands may be in any order; \\fB\\-\\-name\\fR \\fIVALUE\\fR and "

@@ -10,7 +10,8 @@ MUST_CHECK bool manual_text(struct buf *out, const char *text);
 struct command_list {
     const struct command *const *commands;
     int n;
-    const char *introduction; /* sentences */
+    const char *introduction; /* sentences, as the next */
+    const char *help;         /* of tutti help and tutti version */
 };
 
 /* tutti(1). False: out of memory, here and below. */
