@@ -358,7 +358,7 @@ static void print_base(struct perplexity_job *job)
     print_mean("logarithm of the ratio", perplexity_log_ratio(s), 1, "");
     print_mean("KL divergence, mean", perplexity_kl(s), 1, "");
     output_printf("%-28s %11.6f\n", "  median", perplexity_kl_quantile(s, 0.5));
-    output_printf("%-28s %11.6f\n", "  99 % below", perplexity_kl_quantile(s, 0.99));
+    output_printf("%-28s %11.6f\n", "  99th percentile", perplexity_kl_quantile(s, 0.99));
     output_printf("%-28s %11.6f\n", "  largest", perplexity_kl_quantile(s, 1));
     print_mean("change of probability, RMS", perplexity_change(s), 100, " %");
     print_mean("same most probable token", perplexity_same_top(s), 100, " %");
