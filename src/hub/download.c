@@ -130,6 +130,15 @@ static void end_transfer(struct transfer *t)
     t->easy = NULL;
 }
 
+/* Those of a file: before its part is freed or starts over, because a transfer holds a segment of it. */
+static void end_transfers(struct download *d, const struct entry *entry)
+{
+    int n = d->session->options->n_connections;
+    for (int i = 0; i < n; i++)
+        if (d->transfers[i].entry == entry)
+            end_transfer(&d->transfers[i]);
+}
+
 /* Begins a transfer of a segment that the caller has taken. */
 static enum tutti_status begin_transfer(struct download *d, struct transfer *t, struct entry *entry,
                                         int segment, uint64_t begin, uint64_t end)
@@ -191,13 +200,13 @@ static enum tutti_status begin_transfers(struct download *d)
     return st;
 }
 
-/* A transfer has ended, well or not. */
+/* A transfer has ended, well or not. How does not matter once all its bytes are there. */
 static enum tutti_status finish_transfer(struct download *d, struct transfer *t, CURLcode code)
 {
     struct entry *entry = t->entry;
     enum tutti_status st = d->status;
-    if (st == TUTTI_OK && !entry->ignores_ranges &&
-        hub_http_is_good(d->session, t->easy, code, &t->answer, entry->url, &st, d->err) && t->at < t->end) {
+    if (st == TUTTI_OK && !entry->ignores_ranges && t->at < t->end &&
+        hub_http_is_good(d->session, t->easy, code, &t->answer, entry->url, &st, d->err)) {
         /* A response that ended early, as it said it would. */
         char text[500];
         snprintf(text, sizeof text, "%s: the answer ended at byte %" PRIu64 " of %" PRIu64, entry->url, t->at,
@@ -228,10 +237,7 @@ static enum tutti_status read_messages(struct download *d)
 /* For a server that ignores ranges: when the other transfers of the file have ended, all of it is one. */
 static enum tutti_status restart_entry(struct download *d, struct entry *entry)
 {
-    int n = d->session->options->n_connections;
-    for (int i = 0; i < n; i++)
-        if (d->transfers[i].entry == entry)
-            end_transfer(&d->transfers[i]);
+    end_transfers(d, entry);
     entry->ignores_ranges = false;
     entry->n_done = 0;
     return part_start_over(entry->part, true, d->err);
@@ -242,6 +248,7 @@ static enum tutti_status wrong_checksum(struct download *d, struct entry *entry,
     char text[500];
     snprintf(text, sizeof text, "%s: the checksum is %.16s..., expected %.16s...", entry->url, found,
              entry->file->checksum.text);
+    end_transfers(d, entry);
     entry->n_done = 0;
     enum tutti_status st = part_start_over(entry->part, part_is_whole(entry->part), d->err);
     if (st == TUTTI_OK && ++entry->n_wrong == MAX_WRONG)
@@ -282,6 +289,8 @@ static enum tutti_status check_entries(struct download *d, bool *is_busy)
             st = wrong_checksum(d, entry, found);
         if (check != PART_COMPLETE)
             continue;
+        /* An answer without a length may be open still, although it has no bytes left to send. */
+        end_transfers(d, entry);
         part_free(entry->part);
         entry->part = NULL;
         entry->is_complete = true;

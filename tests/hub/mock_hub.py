@@ -76,13 +76,23 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def send(self, status, body, headers):
+        hub = self.server.hub
+        is_chunked = hub.end and self.seen["is_content"] and status in (200, 206)
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        if "Content-Length" not in headers:
+        if is_chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+        elif "Content-Length" not in headers:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.send_body(body)
+        if is_chunked:
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(body), body))
+            self.seen["n_sent"] += len(body)
+            hub.end(self.seen)
+            self.wfile.write(b"0\r\n\r\n")
+        else:
+            self.send_body(body)
 
     def send_body(self, body):
         """In pieces; the hub's cut(seen, n_sent) ends the connection in the middle of the body."""
@@ -152,11 +162,12 @@ class Handler(BaseHTTPRequestHandler):
 
 class MockHub:
     """models: {"ORG/NAME": {revision: {path: bytes}}}. fault(seen, data) and hub_fault(seen) may raise Reply; change(seen, data)
-    returns other content; linked: headers that replace the redirect's."""
+    returns other content; linked: headers that replace the redirect's. end(seen): content is sent without its length, and ends when
+    end() returns."""
 
     def __init__(self, authority=None, models=(), address="127.0.0.1"):
         self.models, self.blobs, self.requests, self.lock = dict(models), {}, [], threading.Lock()
-        self.fault = self.hub_fault = self.change = self.cut = None
+        self.fault = self.hub_fault = self.change = self.cut = self.end = None
         self.linked, self.renamed, self.ignores_ranges, self.edit = {}, {}, False, lambda listing: listing
         scheme = "https" if authority else "http"
         self.servers = []

@@ -286,6 +286,37 @@ def test_a_server_without_ranges_is_read_from_the_start(make_hub, tutti):
     assert open(pulled(tutti(hub, "pull", "org/large-GGUF:q8_0")), "rb").read() == LARGE
 
 
+@pytest.mark.parametrize("n_wrong", [0, 1])
+def test_a_file_is_complete_when_all_its_bytes_are_there(n_wrong, make_hub, tutti):
+    """Nothing waits for the end of an answer without a length, and a file that begins anew leaves its transfers behind."""
+    hub, is_over, wrong = make_hub({"org/tiny": FOLDER}), threading.Event(), []
+
+    def change(seen, data):
+        if seen["file"] != "model.safetensors" or len(wrong) == n_wrong:
+            return data
+        wrong.append(1)
+        return data[::-1]
+
+    hub.change, hub.end = change, lambda seen: is_over.wait(PATIENCE)
+    try:
+        done = tutti(hub, "pull", "org/tiny")
+    finally:
+        is_over.set()
+    assert files_of(pulled(done)) == {name: FOLDER[name] for name in WANTED}
+    assert done.stderr.count("downloading it again") == n_wrong and len(hub.of("model.safetensors")) == 1 + n_wrong
+
+
+def test_a_break_after_the_last_byte_is_no_failure(make_hub, tutti):
+    hub = make_hub({"org/large-GGUF": {"large-q8_0.gguf": LARGE}})
+
+    def end(_):
+        raise ConnectionError
+
+    hub.end = end
+    done = tutti(hub, "pull", "org/large-GGUF:q8_0", "--retries", 0)
+    assert open(pulled(done), "rb").read() == LARGE and "again" not in done.stderr
+
+
 # ---- failures that stay -----------------------------------------------------------------------------------------
 
 
