@@ -164,14 +164,11 @@ static char *join(const char *folder, const char *name)
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
 
-enum tutti_status hub_publish(const struct hub_places *places, const struct hub_listing *listing,
-                              const struct hub_choice *choice, struct tutti_error *err)
+enum tutti_status hub_publish(const struct hub_places *places, struct tutti_error *err)
 {
     char *state = join(places->partial, HUB_STATE_FOLDER);
     enum tutti_status st = state ? hub_remove_tree(state, err) : error_out_of_memory(places->partial, err);
     free(state);
-    if (st == TUTTI_OK)
-        st = hub_record_write(places->partial, listing, choice, err);
     if (st == TUTTI_OK)
         st = hub_make_folders(places->complete, true, err);
     if (st != TUTTI_OK)

@@ -42,9 +42,8 @@ MUST_CHECK enum tutti_status hub_lock(const struct hub_places *places, void (*wa
 
 /* ---- publishing ---- */
 
-/* Writes the record into the incomplete folder, and puts this in the place of the complete one. */
-MUST_CHECK enum tutti_status hub_publish(const struct hub_places *places, const struct hub_listing *listing,
-                                         const struct hub_choice *choice, struct tutti_error *err);
+/* Puts the incomplete folder, which has its record, in the place of the complete one. */
+MUST_CHECK enum tutti_status hub_publish(const struct hub_places *places, struct tutti_error *err);
 
 /* Appends the path that opens the complete model. False: out of memory. */
 MUST_CHECK bool hub_add_model_path(struct buf *out, const struct hub_places *places,

@@ -220,12 +220,15 @@ static enum tutti_status download(struct pull *p, struct tutti_error *err)
     enum tutti_status st = sweep(p, err);
     if (st == TUTTI_OK)
         st = check_space(p, err);
+    /* Now, as the space of the files is reserved before the download: other programs may fill the disk. */
+    if (st == TUTTI_OK)
+        st = hub_record_write(p->places.partial, &p->listing, &p->choice, err);
     if (st != TUTTI_OK)
         return st;
     options->describe(options->user, p->listing.commit, &p->choice, bytes_there(p));
     st = download_files(&p->session, &p->choice, p->listing.commit, p->places.partial, err);
     if (st == TUTTI_OK)
-        st = hub_publish(&p->places, &p->listing, &p->choice, err);
+        st = hub_publish(&p->places, err);
     return st;
 }
 

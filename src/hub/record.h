@@ -1,4 +1,5 @@
-/* The record in a downloaded model's folder: its files, and their checksums. */
+/* The record in a downloaded model's folder: its files, and their checksums. In an incomplete folder it is a
+ * plan, which nobody reads. */
 #ifndef TUTTI_HUB_RECORD_H
 #define TUTTI_HUB_RECORD_H
 
@@ -9,7 +10,7 @@
 struct hub_record {
     struct hub_listing listing; /* of the downloaded files */
     char *open;                 /* what MODEL is, below the folder; "": the folder */
-    int64_t pulled_at;          /* seconds since 1970 */
+    int64_t pulled_at;          /* seconds since 1970: the start of the download */
 };
 
 /* *is_there: the folder has a record. Call hub_record_clear() in any case. */
