@@ -164,26 +164,47 @@ static char *join(const char *folder, const char *name)
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
 
-enum tutti_status hub_publish(const struct hub_places *places, struct tutti_error *err)
+/* Removes the state of the complete model's download. A failure only leaves a folder there that nobody
+ * reads; another pull may be removing it at the same time. */
+static void remove_state(const struct hub_places *places)
 {
-    char *state = join(places->partial, HUB_STATE_FOLDER);
-    enum tutti_status st = state ? hub_remove_tree(state, err) : error_out_of_memory(places->partial, err);
+    char *state = join(places->complete, HUB_STATE_FOLDER);
+    enum tutti_status st = state ? hub_remove_tree(state, NULL) : TUTTI_OK;
+    (void)st;
     free(state);
-    if (st == TUTTI_OK)
-        st = hub_make_folders(places->complete, true, err);
-    if (st != TUTTI_OK)
-        return st;
-    sync_folder(places->partial);
+}
+
+/* Puts the incomplete folder in the place of the complete one. */
+static enum tutti_status put_in_place(const struct hub_places *places, struct tutti_error *err)
+{
     if (os_rename_new(places->partial, places->complete))
         return TUTTI_OK;
     /* An update: programs that have the old files open keep them. */
     if (errno == EEXIST && os_exchange(places->partial, places->complete))
         return hub_remove_tree(places->partial, err);
     /* A file system without these operations. */
-    st = hub_remove_tree(places->complete, err);
+    enum tutti_status st = hub_remove_tree(places->complete, err);
     if (st == TUTTI_OK && rename(places->partial, places->complete) != 0)
         st = error_from_errno(places->complete, err);
     return st;
+}
+
+enum tutti_status hub_publish(const struct hub_places *places, struct tutti_error *err)
+{
+    enum tutti_status st = hub_make_folders(places->complete, true, err);
+    if (st != TUTTI_OK)
+        return st;
+    sync_folder(places->partial);
+    st = put_in_place(places, err);
+    if (st == TUTTI_OK)
+        remove_state(places); /* not before: the next pull continues with it after a failure */
+    return st;
+}
+
+enum tutti_status hub_remove_leftovers(const struct hub_places *places, struct tutti_error *err)
+{
+    remove_state(places);
+    return hub_remove_tree(places->partial, err);
 }
 
 bool hub_add_model_path(struct buf *out, const struct hub_places *places, const struct hub_record *record)

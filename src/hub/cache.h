@@ -8,7 +8,8 @@
 
 #include "hub/record.h"
 
-/* The folder in an incomplete model's folder that says which bytes of a file are there. */
+/* The folder in an incomplete model's folder that says which bytes of a file are there. It is removed after
+ * the rename, so a complete model may have it for a moment. */
 #define HUB_STATE_FOLDER ".tutti-state"
 
 /* The cache's folder, for free(). NULL: error in *err: TUTTI_E_ARGUMENT: neither of the environment
@@ -42,8 +43,12 @@ MUST_CHECK enum tutti_status hub_lock(const struct hub_places *places, void (*wa
 
 /* ---- publishing ---- */
 
-/* Puts the incomplete folder, which has its record, in the place of the complete one. */
+/* Puts the incomplete folder, which has its record, in the place of the complete one. After a failure the
+ * incomplete one has all that the next pull needs to publish it without a download. */
 MUST_CHECK enum tutti_status hub_publish(const struct hub_places *places, struct tutti_error *err);
+
+/* Removes the incomplete folder, and what a process that ended while publishing left in the complete one. */
+MUST_CHECK enum tutti_status hub_remove_leftovers(const struct hub_places *places, struct tutti_error *err);
 
 /* Appends the path that opens the complete model. False: out of memory. */
 MUST_CHECK bool hub_add_model_path(struct buf *out, const struct hub_places *places,

@@ -247,7 +247,7 @@ static enum tutti_status run_pull(struct pull *p, bool *is_new, struct tutti_err
     if (st != TUTTI_OK)
         return st;
     *is_new = !is_current(p);
-    return *is_new ? download(p, err) : hub_remove_tree(p->places.partial, err);
+    return *is_new ? download(p, err) : hub_remove_leftovers(&p->places, err);
 }
 
 enum tutti_status hub_pull(const struct hub_name *name, const struct hub_pull_options *options,

@@ -482,6 +482,22 @@ def test_an_update_downloads_what_has_changed(make_hub, tutti):
     assert not (tutti.cache / "partial").exists()
 
 
+def test_a_model_that_cannot_get_its_place_is_not_downloaded_again(make_hub, tutti, tmp_path):
+    hub = make_hub({"org/tiny": FOLDER})
+    tutti.cache.mkdir()
+    (tutti.cache / "models").symlink_to(tmp_path / "disk")  # which is not mounted
+    assert f"{tutti.cache}/models/hf: No such file or directory" in tutti(hub, "pull", "org/tiny", check=1).stderr
+    assert hub.downloaded() == WANTED
+    (tmp_path / "disk").mkdir()
+    hub.requests.clear()
+    path = pulled(tutti(hub, "pull", "org/tiny"))
+    assert hub.downloaded() == [] and files_of(path) == {name: FOLDER[name] for name in WANTED}
+    assert sorted(os.listdir(path)) == sorted([".tutti.json", *{name.split("/")[0] for name in WANTED}])
+    # The state of a download that was killed after the rename.
+    os.mkdir(f"{path}/.tutti-state")
+    assert "up to date" in tutti(hub, "pull", "org/tiny").stderr and not os.path.exists(f"{path}/.tutti-state")
+
+
 def test_list_and_rm_show_and_remove_models(make_hub, tutti):
     hub = make_hub({"org/tiny": FOLDER, "org/tiny-GGUF": GGUF})
     assert tutti(hub, "list").stdout == "" and tutti(hub, "list", "--json").stdout.strip() == "[]"
