@@ -56,6 +56,12 @@ enum tutti_status hub_places_of(struct hub_places *out, const struct hub_name *n
               add_place(&partial, out->root, "partial", name);
     out->complete = complete.bytes;
     out->partial = partial.bytes;
+    char *name_at = ok ? strrchr(complete.bytes, '/') + 1 : NULL;
+    if (ok &&
+        asprintf(&out->aside, "%.*s.%s", (int)(name_at - complete.bytes), complete.bytes, name_at) < 0) {
+        out->aside = NULL;
+        ok = false;
+    }
     return ok ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "out of memory for the path of the cache");
 }
 
@@ -64,6 +70,7 @@ void hub_places_clear(struct hub_places *places)
     free(places->root);
     free(places->complete);
     free(places->partial);
+    free(places->aside);
     *places = (struct hub_places){ 0 };
 }
 
@@ -164,14 +171,54 @@ static char *join(const char *folder, const char *name)
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
 
-/* Removes the state of the complete model's download. A failure only leaves a folder there that nobody
- * reads; another pull may be removing it at the same time. */
-static void remove_state(const struct hub_places *places)
+/* Removes the state of the complete model's download, and the model that it replaced. A failure only leaves
+ * what nobody reads; another pull may be removing it at the same time. */
+static void remove_remains(const struct hub_places *places)
 {
     char *state = join(places->complete, HUB_STATE_FOLDER);
     enum tutti_status st = state ? hub_remove_tree(state, NULL) : TUTTI_OK;
     (void)st;
+    st = hub_remove_tree(places->aside, NULL);
+    (void)st;
     free(state);
+}
+
+/* Of the rename of the incomplete folder: errno has the reason. */
+static enum tutti_status rename_failed(const struct hub_places *places, struct tutti_error *err)
+{
+    const char *advice = errno == EXDEV ? "put the whole cache (TUTTI_CACHE) on one file system"
+                                        : "make both writable, or set TUTTI_CACHE to another folder";
+    return error_set(err, TUTTI_E_IO,
+                     "%s: it cannot be renamed to %s: %s; nothing was removed: %s, and run the command again",
+                     places->partial, places->complete, strerror(errno), advice);
+}
+
+/* Renames without an exchange: the old model is aside in the meantime, and is put back after a failure. If
+ * the process ends in between, the next call finds it there. */
+static enum tutti_status rename_in_turn(const struct hub_places *places, struct tutti_error *err)
+{
+    if (access(places->complete, F_OK) == 0) {
+        enum tutti_status st = hub_remove_tree(places->aside, err);
+        if (st != TUTTI_OK)
+            return st;
+        if (rename(places->complete, places->aside) != 0)
+            return rename_failed(places, err);
+    }
+    if (rename(places->partial, places->complete) == 0)
+        return TUTTI_OK;
+    enum tutti_status st = rename_failed(places, err);
+    if (rename(places->aside, places->complete) != 0 && errno != ENOENT)
+        st = error_set(err, TUTTI_E_IO,
+                       "%s: it cannot be renamed back to %s: %s; rename it, or pull the model again",
+                       places->aside, places->complete, strerror(errno));
+    return st;
+}
+
+/* Whether a rename failed because the file system or the kernel does not know the operation: for any other
+ * reason the plain rename would fail, too. */
+static bool is_unsupported(int error)
+{
+    return error == ENOSYS || error == EINVAL || error == ENOTSUP || error == EOPNOTSUPP;
 }
 
 /* Puts the incomplete folder in the place of the complete one. */
@@ -182,11 +229,7 @@ static enum tutti_status put_in_place(const struct hub_places *places, struct tu
     /* An update: programs that have the old files open keep them. */
     if (errno == EEXIST && os_exchange(places->partial, places->complete))
         return hub_remove_tree(places->partial, err);
-    /* A file system without these operations. */
-    enum tutti_status st = hub_remove_tree(places->complete, err);
-    if (st == TUTTI_OK && rename(places->partial, places->complete) != 0)
-        st = error_from_errno(places->complete, err);
-    return st;
+    return is_unsupported(errno) ? rename_in_turn(places, err) : rename_failed(places, err);
 }
 
 enum tutti_status hub_publish(const struct hub_places *places, struct tutti_error *err)
@@ -197,13 +240,13 @@ enum tutti_status hub_publish(const struct hub_places *places, struct tutti_erro
     sync_folder(places->partial);
     st = put_in_place(places, err);
     if (st == TUTTI_OK)
-        remove_state(places); /* not before: the next pull continues with it after a failure */
+        remove_remains(places); /* not before: the next pull continues with it after a failure */
     return st;
 }
 
 enum tutti_status hub_remove_leftovers(const struct hub_places *places, struct tutti_error *err)
 {
-    remove_state(places);
+    remove_remains(places);
     return hub_remove_tree(places->partial, err);
 }
 

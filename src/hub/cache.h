@@ -2,7 +2,7 @@
  *
  * A complete model is in models/LAYOUT/HUB/ORG/NAME[@REVISION][:SELECTION] with a record of its files
  * (.tutti.json). An incomplete one is in the same place below partial/; when it is complete, its folder is
- * renamed. The lock of a model is held on its incomplete folder. */
+ * renamed. Both folders must be on one file system. The lock of a model is held on its incomplete folder. */
 #ifndef TUTTI_HUB_CACHE_H
 #define TUTTI_HUB_CACHE_H
 
@@ -19,6 +19,7 @@ MUST_CHECK char *hub_cache_root(struct tutti_error *err);
 struct hub_places {
     char *root;
     char *complete, *partial; /* of the model */
+    char *aside; /* beside the complete one, as ".NAME": the old model of an update without an exchange */
 };
 
 /* The paths of a model. Call hub_places_clear() in any case. */
@@ -44,7 +45,8 @@ MUST_CHECK enum tutti_status hub_lock(const struct hub_places *places, void (*wa
 /* ---- publishing ---- */
 
 /* Puts the incomplete folder, which has its record, in the place of the complete one. After a failure the
- * incomplete one has all that the next pull needs to publish it without a download. */
+ * complete one is as before, and the incomplete one has all that the next pull needs to publish it without
+ * a download. */
 MUST_CHECK enum tutti_status hub_publish(const struct hub_places *places, struct tutti_error *err);
 
 /* Removes the incomplete folder, and what a process that ended while publishing left in the complete one. */
@@ -66,7 +68,7 @@ struct hub_cached {
 /* All models, sorted by name, for free(). */
 MUST_CHECK enum tutti_status hub_list(struct hub_cached **out, size_t *n, struct tutti_error *err);
 
-/* Removes both folders of a model. TUTTI_E_NOT_FOUND; TUTTI_E_BUSY: it is being downloaded. */
+/* Removes the folders of a model. TUTTI_E_NOT_FOUND; TUTTI_E_BUSY: it is being downloaded. */
 MUST_CHECK enum tutti_status hub_remove(const struct hub_name *name, uint64_t *n_bytes,
                                         struct tutti_error *err);
 

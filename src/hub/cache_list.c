@@ -170,8 +170,10 @@ enum tutti_status hub_remove(const struct hub_name *name, uint64_t *n_bytes, str
     st = hub_lock(&places, NULL, NULL, &fd, err);
     if (st != TUTTI_OK)
         goto done;
-    *n_bytes = tree_bytes(places.complete) + tree_bytes(places.partial);
+    *n_bytes = tree_bytes(places.complete) + tree_bytes(places.partial) + tree_bytes(places.aside);
     st = hub_remove_tree(places.complete, err);
+    if (st == TUTTI_OK)
+        st = hub_remove_tree(places.aside, err);
     if (st == TUTTI_OK)
         st = hub_remove_tree(places.partial, err);
     if (st == TUTTI_OK) {

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 /* Of each call: 0, or the error that it fails with. */
-static int atomic_rename_error, publish_error, lock_error;
+static int atomic_rename_error, publish_error, put_back_error, lock_error;
 
 int __real_renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags);
 int __real_rename(const char *from, const char *to);
@@ -35,12 +35,15 @@ int __wrap_renameat2(int from_fd, const char *from, int to_fd, const char *to, u
                                : __real_renameat2(from_fd, from, to_fd, to, flags);
 }
 
-/* Only that of the incomplete folder fails. */
+/* Only those of the incomplete folder, and of a model that is put back. */
 int __wrap_rename(const char *from, const char *to)
 {
-    return publish_error && strstr(from, "/partial/") && !strstr(from, HUB_RECORD_FILE)
-               ? with_errno(publish_error)
-               : __real_rename(from, to);
+    bool is_record = strstr(to, HUB_RECORD_FILE);
+    int error = is_record                   ? 0
+                : strstr(from, "/partial/") ? publish_error
+                : strstr(from, "/.")        ? put_back_error
+                                            : 0;
+    return error ? with_errno(error) : __real_rename(from, to);
 }
 
 int __wrap_flock(int fd, int operation)
@@ -50,6 +53,7 @@ int __wrap_flock(int fd, int operation)
 
 /* ---- a model ---- */
 
+static const struct hub_name tiny = { .hub = "https://huggingface.co", .model = "org/tiny" };
 static struct hub_places places;
 
 static void write_file(const char *parent, const char *name, const char *text)
@@ -104,10 +108,9 @@ static enum tutti_status publish(struct tutti_error *err)
 
 static int set_up(void **state)
 {
-    struct hub_name name = { .hub = "https://huggingface.co", .model = "org/tiny" };
-    atomic_rename_error = publish_error = lock_error = 0;
+    atomic_rename_error = publish_error = put_back_error = lock_error = 0;
     if (make_folder(state) != 0 || setenv("TUTTI_CACHE", folder, 1) != 0 ||
-        hub_places_of(&places, &name, NULL) != TUTTI_OK)
+        hub_places_of(&places, &tiny, NULL) != TUTTI_OK)
         return -1;
     make_partial("old");
     return publish(NULL) == TUTTI_OK ? 0 : -1;
@@ -154,12 +157,99 @@ static void an_update_takes_the_place_of_the_model(void **state)
     assert_false(is_there(places.partial, ""));
 }
 
+/* What file systems and kernels without RENAME_NOREPLACE and RENAME_EXCHANGE answer. */
+static const int UNSUPPORTED[] = { ENOSYS, EINVAL, ENOTSUP };
+enum { N_UNSUPPORTED = sizeof UNSUPPORTED / sizeof *UNSUPPORTED };
+
+static void an_update_needs_no_exchange(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_UNSUPPORTED; i++) {
+        char text[20];
+        snprintf(text, sizeof text, "new %d", i);
+        make_partial(text);
+        atomic_rename_error = UNSUPPORTED[i];
+        assert_int_equal(publish(NULL), TUTTI_OK);
+        assert_complete(text);
+        assert_false(is_there(places.partial, ""));
+        assert_false(is_there(places.aside, ""));
+    }
+}
+
+static void a_failed_update_keeps_the_model(void **state)
+{
+    static const struct {
+        int atomic_rename, publish;
+        const char *said;
+    } CASES[] = {
+        { EXDEV, 0, "put the whole cache (TUTTI_CACHE) on one file system, and run the command again" },
+        { EXDEV, EXDEV, "put the whole cache (TUTTI_CACHE) on one file system" },
+        { EACCES, 0, "Permission denied" },
+        { EIO, 0, "Input/output error" },
+        { ENOSYS, EXDEV, "put the whole cache (TUTTI_CACHE) on one file system" },
+        { EINVAL, EIO, "Input/output error" },
+    };
+    (void)state;
+    make_partial("new");
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct tutti_error err = { 0 };
+        atomic_rename_error = CASES[i].atomic_rename;
+        publish_error = CASES[i].publish;
+        assert_int_equal(publish(&err), TUTTI_E_IO);
+        assert_non_null(strstr(err.text, CASES[i].said));
+        assert_non_null(strstr(err.text, places.partial));
+        assert_non_null(strstr(err.text, places.complete));
+        assert_complete("old");
+        assert_false(is_there(places.aside, ""));
+        assert_string_equal(file_text(places.partial), "new");
+        assert_true(is_there(places.partial, HUB_STATE_FOLDER "/config.json"));
+    }
+    atomic_rename_error = publish_error = 0;
+    assert_int_equal(publish(NULL), TUTTI_OK);
+    assert_complete("new");
+}
+
+/* A process was killed after it had moved the old model aside. */
+static void a_model_that_was_left_aside_is_not_lost(void **state)
+{
+    (void)state;
+    make_partial("new");
+    assert_int_equal(rename(places.complete, places.aside), 0);
+    atomic_rename_error = ENOSYS;
+    publish_error = EIO;
+    assert_int_equal(publish(NULL), TUTTI_E_IO);
+    assert_complete("old");
+    /* Nor when it cannot be put back. */
+    struct tutti_error err = { 0 };
+    put_back_error = EIO;
+    assert_int_equal(publish(&err), TUTTI_E_IO);
+    assert_non_null(strstr(err.text, places.aside));
+    assert_non_null(strstr(err.text, "it cannot be renamed back to"));
+    assert_string_equal(file_text(places.aside), "old");
+    publish_error = put_back_error = 0;
+    assert_int_equal(publish(NULL), TUTTI_OK);
+    assert_complete("new");
+    assert_false(is_there(places.aside, ""));
+    /* One that is older than the complete model goes with the next download, or with the model. */
+    write_file(places.aside, "config.json", "older");
+    assert_int_equal(hub_remove_leftovers(&places, NULL), TUTTI_OK);
+    assert_complete("new");
+    assert_false(is_there(places.aside, ""));
+    write_file(places.aside, "config.json", "older");
+    uint64_t n_bytes;
+    assert_int_equal(hub_remove(&tiny, &n_bytes, NULL), TUTTI_OK);
+    assert_false(is_there(folder, "models"));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(a_failed_publish_keeps_the_state_of_the_download),
         TEST(an_update_takes_the_place_of_the_model),
+        TEST(an_update_needs_no_exchange),
+        TEST(a_failed_update_keeps_the_model),
+        TEST(a_model_that_was_left_aside_is_not_lost),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);

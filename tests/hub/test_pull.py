@@ -498,6 +498,25 @@ def test_a_model_that_cannot_get_its_place_is_not_downloaded_again(make_hub, tut
     assert "up to date" in tutti(hub, "pull", "org/tiny").stderr and not os.path.exists(f"{path}/.tutti-state")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_cache_on_two_file_systems_is_explained_and_loses_no_model(make_hub, tutti):
+    hub = make_hub({"org/tiny": FOLDER})
+    path = pulled(tutti(hub, "pull", "org/tiny"))
+    old, partial = files_of(path), tutti.cache / "partial"
+    hub.models["org/tiny"]["main"]["config.json"] = b'{"model_type": "llama", "new": 1}'
+    partial.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "none", partial], capture_output=True, check=False).returncode != 0:
+        pytest.skip("mount is not allowed here")
+    try:
+        done = tutti(hub, "pull", "org/tiny", check=1)
+        said = f"{path.replace('/models/', '/partial/')}: it cannot be renamed to {path}: Invalid cross-device link"
+        assert said in done.stderr and "put the whole cache (TUTTI_CACHE) on one file system" in done.stderr
+        assert files_of(path) == old
+    finally:
+        subprocess.run(["umount", "-l", partial], check=True)
+    assert files_of(pulled(tutti(hub, "pull", "org/tiny")))["config.json"] == hub.models["org/tiny"]["main"]["config.json"]
+
+
 def test_list_and_rm_show_and_remove_models(make_hub, tutti):
     hub = make_hub({"org/tiny": FOLDER, "org/tiny-GGUF": GGUF})
     assert tutti(hub, "list").stdout == "" and tutti(hub, "list", "--json").stdout.strip() == "[]"
