@@ -238,11 +238,16 @@ void part_free(struct part *part)
     free(part);
 }
 
+static bool remove_file(const char *path)
+{
+    return unlink(path) == 0 || errno == ENOENT;
+}
+
 bool part_adopt(const char *folder, const struct hub_file *file, const char *complete)
 {
     struct buf state_path = { 0 };
     struct part_state state;
-    char *path = NULL;
+    char *path = NULL, *new_link = NULL;
     struct stat info;
     int fd = -1;
     if (asprintf(&path, "%s/%s", folder, file->path) < 0)
@@ -250,11 +255,17 @@ bool part_adopt(const char *folder, const struct hub_file *file, const char *com
     init_state(&state, file, false);
     state.is_checked = 1;
     size_t n_state = state_size((int)((file->n_bytes + state.segment_bytes - 1) / state.segment_bytes));
-    bool ok = path && state_path_of(&state_path, folder, file) && lstat(complete, &info) == 0 &&
-              S_ISREG(info.st_mode) && (uint64_t)info.st_size == file->n_bytes &&
-              hub_make_folders(path, true, NULL) == TUTTI_OK &&
-              hub_make_folders(state_path.bytes, true, NULL) == TUTTI_OK &&
-              (unlink(path) == 0 || errno == ENOENT) && link(complete, path) == 0;
+    bool ok = path && state_path_of(&state_path, folder, file);
+    /* No escaped name of a state contains "%link". */
+    if (!ok || asprintf(&new_link, "%s%%link", state_path.bytes) < 0)
+        new_link = NULL;
+    /* What was downloaded stays if there can be no link. No state of it may describe the linked file, into
+     * which the next pull would write. */
+    ok = new_link && lstat(complete, &info) == 0 && S_ISREG(info.st_mode) &&
+         (uint64_t)info.st_size == file->n_bytes && hub_make_folders(path, true, NULL) == TUTTI_OK &&
+         hub_make_folders(state_path.bytes, true, NULL) == TUTTI_OK && remove_file(new_link) &&
+         link(complete, new_link) == 0 && remove_file(state_path.bytes) && remove_file(path) &&
+         rename(new_link, path) == 0;
     if (ok) {
         fd = open(state_path.bytes, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
         ok = fd >= 0 && write(fd, &state, n_state) == (ssize_t)n_state;
@@ -262,6 +273,7 @@ bool part_adopt(const char *folder, const struct hub_file *file, const char *com
     if (fd >= 0)
         close(fd);
     buf_clear(&state_path);
+    free(new_link);
     free(path);
     return ok;
 }

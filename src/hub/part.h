@@ -20,7 +20,8 @@ MUST_CHECK enum tutti_status part_open(struct part **out, const char *folder, co
                                        struct tutti_error *err);
 void part_free(struct part *part); /* NULL is allowed */
 
-/* Makes the file a link to a complete one with the same content. False: it is to be downloaded. */
+/* Makes the file a link to a complete one with the same content. False: it is to be downloaded; if there
+ * cannot be a link, what is there of it stays. */
 bool part_adopt(const char *folder, const struct hub_file *file, const char *complete);
 
 uint64_t part_n_done(const struct part *part); /* bytes on disk */
