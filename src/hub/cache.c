@@ -114,6 +114,24 @@ enum tutti_status hub_remove_tree(const char *path, struct tutti_error *err)
 
 enum { MAX_LOCK_TRIES = 1000 };
 
+/* flock() has failed: errno has the reason. */
+static enum tutti_status lock_failed(const struct hub_places *places, struct tutti_error *err)
+{
+    int why = errno;
+    if (why == EWOULDBLOCK)
+        return error_set(err, TUTTI_E_BUSY, "%s: another process is downloading it", places->partial);
+    if (why != ENOSYS && why != ENOLCK && why != EOPNOTSUPP && why != ENOTSUP)
+        return error_from_errno(places->partial, err);
+    /* A network file system. The empty folder would be listed as an incomplete model. */
+    char *path = strdup(places->partial);
+    if (path && rmdir(path) == 0)
+        hub_remove_empty_parents(path, places->root);
+    free(path);
+    return error_set(err, TUTTI_E_IO,
+                     "%s: its file system cannot lock it: %s; set TUTTI_CACHE to a folder on a local disk",
+                     places->partial, strerror(why));
+}
+
 enum tutti_status hub_lock(const struct hub_places *places, void (*waits)(void *user), void *user, int *out,
                            struct tutti_error *err)
 {
@@ -136,9 +154,7 @@ enum tutti_status hub_lock(const struct hub_places *places, void (*waits)(void *
                 ;
         }
         if (!is_locked) {
-            st = errno == EWOULDBLOCK
-                     ? error_set(err, TUTTI_E_BUSY, "%s: another process is downloading it", places->partial)
-                     : error_from_errno(places->partial, err);
+            st = lock_failed(places, err);
             close(fd);
             return st;
         }

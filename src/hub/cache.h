@@ -38,7 +38,8 @@ void hub_remove_empty_parents(char *path, const char *root);
 /* ---- the lock ---- */
 
 /* Makes the incomplete folder and locks it; *fd is the caller's, to be closed. waits(user): called
- * before waiting for another process; NULL: do not wait, but fail with TUTTI_E_BUSY. */
+ * before waiting for another process; NULL: do not wait, but fail with TUTTI_E_BUSY. TUTTI_E_IO also where
+ * the file system has no locks: without one, two processes would write the same files. */
 MUST_CHECK enum tutti_status hub_lock(const struct hub_places *places, void (*waits)(void *user), void *user,
                                       int *fd, struct tutti_error *err);
 

@@ -241,6 +241,24 @@ static void a_model_that_was_left_aside_is_not_lost(void **state)
     assert_false(is_there(folder, "models"));
 }
 
+static void a_folder_without_locks_is_explained(void **state)
+{
+    static const int ERRORS[] = { ENOSYS, ENOLCK, EOPNOTSUPP, ENOTSUP };
+    (void)state;
+    for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++) {
+        struct tutti_error err = { 0 };
+        int fd = -1;
+        lock_error = ERRORS[i];
+        assert_int_equal(hub_lock(&places, NULL, NULL, &fd, &err), TUTTI_E_IO);
+        assert_int_equal(fd, -1);
+        assert_non_null(strstr(err.text, places.partial));
+        assert_non_null(strstr(err.text, strerror(ERRORS[i])));
+        assert_non_null(strstr(err.text, "set TUTTI_CACHE to a folder on a local disk"));
+        /* An empty folder would be listed as an incomplete model. */
+        assert_false(is_there(folder, "partial"));
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -250,6 +268,7 @@ int main(void)
         TEST(an_update_needs_no_exchange),
         TEST(a_failed_update_keeps_the_model),
         TEST(a_model_that_was_left_aside_is_not_lost),
+        TEST(a_folder_without_locks_is_explained),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
