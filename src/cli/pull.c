@@ -20,7 +20,7 @@ static const struct option OPTIONS[] = {
                "number of connections to download over at the same time", .min = 1, .max = 64,
                .initial = "8"),
     INT_OPTION(VALUES, retries, "retries", "N",
-               "give up after N failures of the network or the hub in a row without one byte; the pauses "
+               "give up after N failures of the network or the hub in a row without one new byte; the pauses "
                "between them grow from 0.25 to 30 seconds, unless the hub's Retry-After says how long",
                .max = 1000, .initial = "8"),
     { .name = NULL },

@@ -16,8 +16,10 @@ struct entry {
     struct part *part; /* NULL: not begun, or complete */
     char *url;
     uint64_t n_done;
-    int n_running; /* transfers */
-    int n_wrong;   /* times that the complete file had another checksum */
+    uint64_t n_most; /* of n_done: only more is progress, because starting over takes bytes away */
+    int n_running;   /* transfers */
+    int n_restarts;  /* for a server that ignores ranges */
+    int n_wrong;     /* times that the complete file had another checksum */
     bool is_complete;
     bool ignores_ranges; /* start over with the whole file when no transfer runs */
 };
@@ -113,7 +115,10 @@ static size_t on_bytes(char *bytes, size_t size, size_t n, void *user)
         return reject(d, st);
     t->at += n;
     t->entry->n_done += n;
-    d->session->n_failures = 0;
+    if (t->entry->n_done > t->entry->n_most) {
+        t->entry->n_most = t->entry->n_done;
+        d->session->n_failures = 0;
+    }
     return n;
 }
 
@@ -168,7 +173,7 @@ static enum tutti_status open_entry(struct download *d, struct entry *entry)
 {
     enum tutti_status st = part_open(&entry->part, d->folder, entry->file, d->err);
     if (st == TUTTI_OK)
-        entry->n_done = part_n_done(entry->part);
+        entry->n_done = entry->n_most = part_n_done(entry->part);
     return st;
 }
 
@@ -234,10 +239,16 @@ static enum tutti_status read_messages(struct download *d)
 
 /* ---- files ---- */
 
-/* For a server that ignores ranges: when the other transfers of the file have ended, all of it is one. */
+/* For a server that ignores ranges: when the other transfers of the file have ended, all of it is one. Except
+ * for the first time, a break has cost all of the file; such breaks have the limit of failures. */
 static enum tutti_status restart_entry(struct download *d, struct entry *entry)
 {
     end_transfers(d, entry);
+    if (entry->n_restarts++ > d->session->options->n_retries)
+        return error_set(d->err, TUTTI_E_IO,
+                         "%s: the server ignores ranges, so that each break starts the file over: at most "
+                         "%" PRIu64 " of %" PRIu64 " bytes arrived, gave up after %d attempts",
+                         entry->url, entry->n_most, entry->file->n_bytes, entry->n_restarts);
     entry->ignores_ranges = false;
     entry->n_done = 0;
     return part_start_over(entry->part, true, d->err);
@@ -249,7 +260,7 @@ static enum tutti_status wrong_checksum(struct download *d, struct entry *entry,
     snprintf(text, sizeof text, "%s: the checksum is %.16s..., expected %.16s...", entry->url, found,
              entry->file->checksum.text);
     end_transfers(d, entry);
-    entry->n_done = 0;
+    entry->n_done = entry->n_most = 0;
     enum tutti_status st = part_start_over(entry->part, part_is_whole(entry->part), d->err);
     if (st == TUTTI_OK && ++entry->n_wrong == MAX_WRONG)
         return error_set(

@@ -14,7 +14,7 @@ struct hub_session {
     bool is_token_withheld;
     struct curl_slist *headers;
     uint64_t not_before_us; /* of the next request */
-    int n_failures;         /* since bytes arrived */
+    int n_failures;         /* since the download progressed */
 };
 
 MUST_CHECK enum tutti_status hub_http_open(struct hub_session *out, const struct hub_name *name,

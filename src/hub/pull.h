@@ -6,7 +6,7 @@
 
 struct hub_pull_options {
     int n_connections;
-    int n_retries; /* of failures in a row in which no byte arrived */
+    int n_retries; /* of failures in a row in which no file got more bytes than it ever had */
     void *user;
     /* Before the download: what is downloaded, and how many bytes of it are there already. */
     void (*describe)(void *user, const char *commit, const struct hub_choice *choice, uint64_t n_there);

@@ -317,6 +317,25 @@ def test_a_break_after_the_last_byte_is_no_failure(make_hub, tutti):
     assert open(pulled(done), "rb").read() == LARGE and "again" not in done.stderr
 
 
+@pytest.mark.parametrize("n_cuts", [2, 16])
+def test_breaks_of_a_server_without_ranges_are_limited(n_cuts, make_hub, tutti):
+    """Each break loses all of the file, also if a little more of it arrives each time."""
+    piece, file = 65536, "medium-q8_0.gguf"  # pieces of mock_hub.py
+    hub = make_hub({"org/medium-GGUF": {file: LARGE[:16 * piece]}})
+
+    def cut(seen, n_sent):
+        n = len([r for r in hub.requests if r["is_content"] and not r["is_range"]])
+        return seen["is_content"] and n <= n_cuts and n_sent == n * piece
+
+    hub.ignores_ranges, hub.cut = True, cut
+    done = tutti(hub, "pull", "org/medium-GGUF:q8_0", "--retries", 2, check=int(n_cuts > 2))
+    if n_cuts == 2:
+        assert open(pulled(done), "rb").read() == LARGE[:16 * piece]
+    else:
+        assert f"/{file}: the server ignores ranges, so that each break starts the file over: at most {4 * piece} of {16 * piece} " \
+            "bytes arrived, gave up after 4 attempts" in done.stderr
+
+
 # ---- failures that stay -----------------------------------------------------------------------------------------
 
 
@@ -344,6 +363,14 @@ def test_a_small_file_has_the_checksum_of_its_git_blob(make_hub, tutti):
     hub.change = lambda seen, data: data[::-1] if seen["file"] == "config.json" else data
     done = tutti(hub, "pull", "org/tiny", check=1)
     assert "config.json: the checksum is" in done.stderr
+
+
+def test_an_answer_that_is_always_too_short_is_no_progress(make_hub, tutti):
+    """As that of a proxy with a page of its own: of no length, whatever range was requested."""
+    hub = make_hub({"org/tiny-GGUF": GGUF})
+    hub.change, hub.ignores_ranges, hub.end = lambda seen, data: b"<html>blocked</html>", True, lambda seen: None
+    done = tutti(hub, "pull", "org/tiny-GGUF:q4_k_m", "--retries", 2, check=1)
+    assert "/Tiny-1.5B-Q4_K_M.gguf: the answer ended at byte 20 of 70000; gave up after 3 attempts" in done.stderr
 
 
 @pytest.mark.parametrize("status, said", [
