@@ -43,6 +43,7 @@ static const char *const COMPANIONS[] = {
     "chat_template.json",
     "modules.json",
     "sentence_bert_config.json",
+    "config_sentence_transformers.json",
     "1_Pooling/config.json",
     NULL,
 };

@@ -119,6 +119,14 @@ def test_sharded_weights_are_those_that_the_index_names(make_hub, tutti):
     assert sorted(files_of(pulled(tutti(hub, "pull", "org/bin")))) == ["config.json", "pytorch_model.bin"]
 
 
+def test_an_embedding_model_comes_with_its_pooling_and_prompts(make_hub, tutti):
+    wanted = ["1_Pooling/config.json", "config.json", "config_sentence_transformers.json", "model.safetensors", "modules.json",
+              "sentence_bert_config.json"]
+    files = {**dict.fromkeys(wanted, b"{}"), "2_Dense/README.md": b"# Dense\n", "eval/similarity.csv": b"0.8\n"}
+    hub = make_hub({"org/embedding": files})
+    assert sorted(files_of(pulled(tutti(hub, "pull", "org/embedding")))) == wanted
+
+
 @pytest.mark.parametrize("selection, opened, wanted", [
     ("q4_k_m", "Tiny-1.5B-Q4_K_M.gguf", None), ("Q8_0", "Tiny-1.5B-Q8_0.gguf", None), ("iq4_xs", "Tiny-1.5B-IQ4_XS.gguf", None),
     ("bf16", "BF16/Tiny-1.5B-BF16-00001-of-00002.gguf", sorted(n for n in GGUF if n.startswith("BF16"))),
