@@ -271,6 +271,7 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->max_ids = r->n_prompt + (r->spec.no_answer ? 0 : n_answer);
     seq->n_pages = seq->n_computed = seq->n_published = seq->n_cached = seq->n_planned = 0;
     seq->n_passed = 0;
+    seq->room = (struct room){ 0 };
     seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
     seq->is_fresh = true;
     seq->was_preempted = false;
