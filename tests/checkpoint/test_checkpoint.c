@@ -618,6 +618,10 @@ static void a_quantized_upload_is_named(void **state)
           "expected f32, f16 or bf16, or quant_method fp8" },
         { "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 3, \"group_size\": 128}}",
           "(gptq): bits: 3, expected 2, 4 or 8: take the upload that is not quantized" },
+        { "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 128, "
+          "\"rotation\": "
+          "\"hadamard\"}}",
+          "rotation: \"hadamard\", expected null" },
         { "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 0}}",
           "group_size: 0, expected the columns of a group, or -1" },
         { "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": "

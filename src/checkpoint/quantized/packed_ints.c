@@ -592,6 +592,10 @@ static enum tutti_status gptq_configure(struct quantized *q, struct tutti_error 
     const json_t *marlin = json_object_get(q->config, "is_marlin_format");
     if (json_is_true(marlin))
         return quantized_refuse(q, "is_marlin_format", marlin, "false", err);
+    const json_t *rotation = json_object_get(q->config,
+                                             "rotation"); /* of GPTQModel: weights for rotated inputs */
+    if (rotation && !json_is_null(rotation))
+        return quantized_refuse(q, "rotation", rotation, "null", err);
     q->adds_one = strcmp(name, "gptq") == 0;
     q->has_order = json_is_true(json_object_get(q->config, "desc_act"));
     return read_sizes(q, err);
