@@ -644,9 +644,10 @@ static void a_quantized_upload_is_named(void **state)
           "\"config_groups\": {\"group_0\": {\"weights\": {\"num_bits\": 4}}, \"group_1\": {\"weights\": "
           "{\"num_bits\": 8}}}}}",
           "the same bits and group_size in all groups" },
-        { "{\"quantization_config\": {\"quant_method\": \"bitsandbytes\"}}", "quant_method bitsandbytes" },
-        { "{\"quantization_config\": {\"_load_in_4bit\": true}}", "quant_method bitsandbytes" },
-        { "{\"quantization_config\": {\"load_in_8bit\": true}}", "quant_method bitsandbytes" },
+        { "{\"quantization_config\": {\"_load_in_8bit\": true}}",
+          "(bitsandbytes): _load_in_8bit: true, expected false" },
+        { "{\"quantization_config\": {\"load_in_8bit\": true}}",
+          "(bitsandbytes): load_in_8bit: true, expected false" },
         { "{\"quantization_config\": {\"bits\": 3}}", "of a kind that is not named" },
         { "{\"compression_config\": {\"format\": \"x\"}}", "compression_config" },
         { "{\"quantization\": {\"group_size\": 64, \"bits\": 4}}", "MLX" },

@@ -34,6 +34,8 @@ static const struct fixture {
     { "llama-w4a16", DTYPE_Q4_0, DTYPE_Q4_0 },
     { "llama-w4a16-asym", DTYPE_BF16, DTYPE_BF16, DTYPE_G4Z_32, DTYPE_G4Z_32 },
     { "llama-w8a8", DTYPE_Q8_0, DTYPE_Q8_0, DTYPE_G8_64 },
+    { "llama-bnb-nf4", DTYPE_BF16, DTYPE_BF16 },
+    { "llama-bnb-fp4", DTYPE_F16, DTYPE_F16 },
     { "gpt-oss-mxfp4", DTYPE_MXFP4, DTYPE_MXFP4 },
 };
 enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES, N_CHECKED = 3 };
@@ -215,6 +217,28 @@ static const struct change {
     { "gpt-oss-mxfp4", "down_proj_blocks", "[3,64,3,16]", "[3,64,16,3]",
       "shape [3, 64, 16, 3], expected u8 of shape [..., 16]" },
     { "llama-w8a8", "", "q_proj.weight_scale", "q_proj.weight_scalx", "q_proj.weight_scale is missing; " },
+    { "llama-bnb-nf4", "", "q_proj.weight.absmax", "q_proj.weight.absmay",
+      "q_proj.weight.absmax is missing; " },
+    { "llama-bnb-nf4", "", "q_proj.weight.quant_map", "q_proj.weight.quant_mop",
+      "q_proj.weight.quant_map is missing; " },
+    { "llama-bnb-nf4", "", "q_proj.weight.nested_absmax", "q_proj.weight.nested_absmay",
+      "q_proj.weight.nested_absmax is missing; " },
+    { "llama-bnb-nf4", "", "q_proj.weight.nested_quant_map", "q_proj.weight.nested_quant_mop",
+      "q_proj.weight.nested_quant_map is missing; " },
+    { "llama-bnb-nf4", "", "\"shape\": [64, 64]", "\"shape\": [64, 63]",
+      "2048 bytes, expected half a byte for each of 64 x 63 weights" },
+    { "llama-bnb-nf4", "", "\"shape\": [64, 64]", "\"shape\": [64, -4]", "shape: expected rows and columns" },
+    { "llama-bnb-nf4", "", "\"blocksize\": 64", "\"blocksize\": 32",
+      "u8 of shape [96], expected u8 of shape [192]" },
+    { "llama-bnb-nf4", "", "\"blocksize\": 64", "\"blocksize\": -1",
+      "blocksize: expected the elements of a block" },
+    { "llama-bnb-nf4", "", "\"nested_blocksize\": 256", "\"nested_blocksize\": 0.1",
+      "nested_blocksize: expected the scales of a block" },
+    { "llama-bnb-nf4", "", "\"nested_blocksize\": 256", "\"nested_blocksize\": 032", "expected JSON: " },
+    { "llama-bnb-nf4", "", "\"dtype\": \"bfloat16\"", "\"dtype\": \"bfloat17\"",
+      "dtype: expected bfloat16, float16 or float32" },
+    { "llama-bnb-fp4", "q_proj.weight.absmax", "F32", "I32",
+      "q_proj.weight.absmax: i32 of shape [64], expected f32 of shape [64]" },
 };
 
 /* Replaces a text in a buffer that does not grow, except that a shape may take a blank of padding. */

@@ -41,6 +41,8 @@ static void files_of_every_format_give_the_golden_logits(void **state)
         { "quantized/llama-w4a16", "quantized/llama-w4a16/golden", 2 },
         { "quantized/llama-w4a16-asym", "quantized/llama-w4a16-asym/golden", 2 },
         { "quantized/llama-w8a8", "quantized/llama-w8a8/golden", 2 },
+        { "quantized/llama-bnb-nf4", "quantized/llama-bnb-nf4/golden", 2 },
+        { "quantized/llama-bnb-fp4", "quantized/llama-bnb-fp4/golden", 2 },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         char path[512];

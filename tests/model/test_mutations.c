@@ -42,7 +42,8 @@ static const char *const CASES[] = { "qwen2-tiny",
                                      "quantized/llama-gptq-int8",
                                      "quantized/llama-awq",
                                      "quantized/llama-w4a16-asym",
-                                     "quantized/llama-w8a8" };
+                                     "quantized/llama-w8a8",
+                                     "quantized/llama-bnb-nf4" };
 
 /* ---- a copy of the checkpoint ---- */
 

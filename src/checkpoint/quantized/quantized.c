@@ -11,6 +11,7 @@
 
 static const struct quantized_method *const METHODS[] = {
     &FP8_METHOD, &FBGEMM_FP8_METHOD, &GPTQ_METHOD, &AWQ_METHOD, &COMPRESSED_TENSORS_METHOD, &MXFP4_METHOD,
+    &BITSANDBYTES_METHOD,
 };
 enum { N_METHODS = sizeof METHODS / sizeof *METHODS };
 

@@ -1,4 +1,4 @@
-/* Opens checkpoints that another program quantized (fp8, GPTQ, AWQ, compressed-tensors).
+/* Opens checkpoints that another program quantized (fp8, GPTQ, AWQ, compressed-tensors, bitsandbytes).
  *
  * quantization_config in config.json names the method. For a weight NAME.weight the method stores
  * several tensors (NAME.qweight, NAME.scales, ...). quantized_wrap() replaces them by one tensor

@@ -81,5 +81,6 @@ extern const struct quantized_method FP8_METHOD, FBGEMM_FP8_METHOD; /* fp8.c */
 extern const struct quantized_method GPTQ_METHOD, AWQ_METHOD;       /* packed_ints.c */
 extern const struct quantized_method COMPRESSED_TENSORS_METHOD;     /* compressed_tensors.c */
 extern const struct quantized_method MXFP4_METHOD;                  /* mxfp4.c */
+extern const struct quantized_method BITSANDBYTES_METHOD;           /* bitsandbytes.c */
 
 #endif
