@@ -26,6 +26,7 @@ static const char *const CONFIGS[] = {
     CONFIG("\"quant_method\": \"mxfp4\""),
     CONFIG(WEIGHTS("\"num_bits\": 8, \"type\": \"float\", \"block_structure\": [3, 2]")),
     CONFIG("\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]"),
+    CONFIG("\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true"),
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof *CONFIGS };
 
