@@ -62,6 +62,7 @@ static const struct fixture {
     { "exaone", "exaone-tiny" },
     { "qwen1", "qwen1-tiny" },
     { "minicpm3", "minicpm3-tiny" },
+    { "stablelm", "stablelm-tiny" },
     { "ernie", "ernie-tiny" },
     { "ernie-moe", "ernie-moe-tiny" },
     { "granite-moe", "granite-moe-tiny" },

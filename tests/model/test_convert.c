@@ -231,6 +231,7 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "gpt-bigcode-tiny", "starcoder", true },
         { "exaone-tiny", "exaone", true },
         { "qwen1-tiny", "qwen", true },
+        { "stablelm-tiny", "stablelm", true },
         { "minicpm3-tiny", "minicpm3", false }, /* loading transposes the keys of quantized up-projections */
         { "ernie-tiny", "ernie4_5", true },
         { "ernie-moe-tiny", "ernie4_5-moe", true },

@@ -52,6 +52,7 @@ static const struct fixture {
     { "exaone-tiny", "exaone" },
     { "qwen1-tiny", "qwen" },
     { "minicpm3-tiny", "minicpm3" },
+    { "stablelm-tiny", "stablelm" },
     { "ernie-tiny", "ernie4_5" },
     { "ernie-moe-tiny", "ernie4_5_moe" },
     { "granite-moe-tiny", "granitemoe" },

@@ -85,6 +85,25 @@ static const struct upload {
       "0\",\"use_cache\":true,\"vocab_size\":73448,\"scale_emb\":12,\"dim_model_base\":256,\"sc"
       "ale_depth\":1.4}",
       "minicpm3", NULL },
+    { "stablelm-2-1_6b",
+      "{\"architectures\":[\"StableLmForCausalLM\"],\"bos_token_id\":100257,\"eos_token_id\":10"
+      "0257,\"hidden_act\":\"silu\",\"hidden_size\":2048,\"initializer_range\":0.02,\"intermedi"
+      "ate_size\":5632,\"layer_norm_eps\":1e-05,\"max_position_embeddings\":4096,\"model_type\""
+      ":\"stablelm\",\"num_attention_heads\":32,\"num_hidden_layers\":24,\"num_key_value_heads"
+      "\":32,\"partial_rotary_factor\":0.25,\"rope_theta\":10000,\"tie_word_embeddings\":false,"
+      "\"torch_dtype\":\"float16\",\"transformers_version\":\"4.38.0\",\"use_cache\":true,\"use"
+      "_qkv_bias\":true,\"vocab_size\":100352}",
+      "stablelm", NULL },
+    { "stablelm-2-12b",
+      "{\"architectures\":[\"StableLmForCausalLM\"],\"bos_token_id\":100257,\"eos_token_id\":10"
+      "0257,\"hidden_act\":\"silu\",\"hidden_size\":2048,\"initializer_range\":0.02,\"intermedi"
+      "ate_size\":5632,\"layer_norm_eps\":1e-05,\"max_position_embeddings\":4096,\"model_type\""
+      ":\"stablelm\",\"num_attention_heads\":32,\"num_hidden_layers\":24,\"num_key_value_heads"
+      "\":32,\"partial_rotary_factor\":0.25,\"rope_theta\":10000,\"tie_word_embeddings\":false,"
+      "\"torch_dtype\":\"float16\",\"transformers_version\":\"4.38.0\",\"use_cache\":true,\"qk_"
+      "layernorm\":true,\"use_parallel_residual\":true,\"use_qkv_bias\":false,\"vocab_size\":10"
+      "0352}",
+      "stablelm", "qk_layernorm" },
     { "EXAONE-3.5-2.4B",
       "{\"activation_function\":\"silu\",\"architectures\":[\"ExaoneForCausalLM\"],\"attention_"
       "dropout\":0.0,\"auto_map\":{\"AutoConfig\":\"configuration_exaone.ExaoneConfig\",\"AutoM"

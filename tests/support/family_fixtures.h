@@ -36,6 +36,7 @@ static const struct family_fixture {
     { "exaone-tiny", false },
     { "qwen1-tiny", false },
     { "minicpm3-tiny", false },
+    { "stablelm-tiny", false },
     { "ernie-tiny", false },
     { "ernie-moe-tiny", false },
     { "granite-moe-tiny", false },

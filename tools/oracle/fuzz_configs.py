@@ -66,6 +66,7 @@ FAMILIES = {
     "opt": dict(hidden_size=72, ffn_dim=100, num_hidden_layers=3, num_attention_heads=3, vocab_size=131,
                 max_position_embeddings=N_CTX, word_embed_proj_dim=72),
     "exaone": {k: v for k, v in BY_LAYER_NORM.items() if k != "num_hidden_layers"} | dict(num_layers=4, layer_norm_epsilon=1e-5),
+    "stablelm": BY_LAYER_NORM | dict(layer_norm_eps=1e-5),
     "minicpm3": {k: v for k, v in LATENT.items() if k not in DEEPSEEK_EXPERTS} | dict(rms_norm_eps=1e-5),
     "ernie4_5": WITH_HEAD, "ernie4_5_moe": LLAMA | dict(moe_num_experts=6, moe_k=2, moe_intermediate_size=44),
     "exaone4": LLAMA | dict(sliding_window=5), "gpt2": GPT2, "gpt_bigcode": GPT2,
