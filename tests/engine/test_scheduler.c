@@ -337,7 +337,7 @@ static int steps_until(struct bench *b, int request, int n)
 }
 
 /* A long answer runs; owner 3 needs all slots, or nearly all pages. */
-static void what_is_large_lets_others_pass_for_ten_seconds(void **state)
+static void large_requests_let_others_pass_for_ten_seconds(void **state)
 {
     enum { SEQS = 32, PAGES = 256, LIMIT = 10 * 1000 };
     (void)state;
@@ -378,7 +378,7 @@ static void what_is_large_lets_others_pass_for_ten_seconds(void **state)
 }
 
 /* Nothing overtakes a request of an owner's equal part, though it waits for pages and others would fit. */
-static void what_is_not_large_is_not_overtaken(void **state)
+static void others_are_not_overtaken(void **state)
 {
     (void)state;
     struct bench *b = bench_new((struct scheduler_options){
@@ -682,8 +682,8 @@ int main(void)
         cmocka_unit_test(a_flood_does_not_delay_anothers_request_beyond_its_share),
         cmocka_unit_test(an_owner_leaves_a_sixteenth_of_the_slots_to_others),
         cmocka_unit_test(beams_leave_a_sixteenth_of_the_slots_to_others),
-        cmocka_unit_test(what_is_large_lets_others_pass_for_ten_seconds),
-        cmocka_unit_test(what_is_not_large_is_not_overtaken),
+        cmocka_unit_test(large_requests_let_others_pass_for_ten_seconds),
+        cmocka_unit_test(others_are_not_overtaken),
         cmocka_unit_test(preempted_sequences_of_a_flood_come_after_anothers_request),
         cmocka_unit_test(a_preempted_sequence_moves_up_when_the_owners_others_end),
         cmocka_unit_test(a_preempted_sequence_ages_like_a_request_that_waits),

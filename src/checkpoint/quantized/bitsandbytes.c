@@ -1,8 +1,8 @@
-/* Uploads that bitsandbytes quantized (transformers' load_in_4bit, QLoRA, Unsloth): places in a table of 16 values, NF4 or FP4, times a
+/* Uploads that bitsandbytes quantized (transformers' load_in_4bit, QLoRA, Unsloth): codes of 4 bits, which select one of 16 values, NF4 or FP4, times a
  * scale for each block of consecutive elements of a matrix.
  *
- * NAME.weight has two places to a byte, the first in the upper bits; NAME.weight.quant_map the table, NAME.weight.absmax the
- * scales. With nested scales (bnb_4bit_use_double_quant) absmax has places in NAME.weight.nested_quant_map, times one of
+ * NAME.weight has two codes in each byte, the first in the upper bits; NAME.weight.quant_map the table, NAME.weight.absmax the
+ * scales. With nested scales (bnb_4bit_use_double_quant) absmax has codes of NAME.weight.nested_quant_map, times one of
  * NAME.weight.nested_absmax, plus nested_offset. NAME.weight.quant_state.bitsandbytes__nf4 (or __fp4) is JSON with the sizes. Weights
  * have the values and the type of bitsandbytes' own dequantization (bitsandbytes/functional.py). */
 #include "checkpoint/quantized/wrapping.h"
@@ -33,12 +33,12 @@ static float scale_at(const struct bnb_tensor *b, const uint8_t *absmax, const u
 }
 
 /* The elements [begin, end) of the matrix, all of one block. */
-static void put_run(uint8_t *to, const struct bnb_tensor *b, const uint8_t *places, float scale,
-                    int64_t begin, int64_t end)
+static void put_run(uint8_t *to, const struct bnb_tensor *b, const uint8_t *codes, float scale, int64_t begin,
+                    int64_t end)
 {
     enum dtype type = b->base.tensor.dtype;
     for (int64_t i = begin; i < end; i++) {
-        float x = b->table[i % 2 == 0 ? places[i / 2] >> 4 : places[i / 2] & 15] * scale;
+        float x = b->table[i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15] * scale;
         uint16_t half = type == DTYPE_F16 ? float_to_half(x) : float_to_bf16(x);
         size_t size = type == DTYPE_F32 ? sizeof x : sizeof half;
         memcpy(to, type == DTYPE_F32 ? (const void *)&x : &half, size);
@@ -51,17 +51,17 @@ static bool bnb_make_part(const struct tensor *t, const struct tensor_part *part
     const struct bnb_tensor *b = (const struct bnb_tensor *)t->source;
     bool is_nested = b->base.source.n_from > 2;
     void *owned[3] = { NULL };
-    const uint8_t *places = tensor_bytes(b->base.from[0], &owned[0]);
+    const uint8_t *codes = tensor_bytes(b->base.from[0], &owned[0]);
     const uint8_t *absmax = tensor_bytes(b->base.from[1], &owned[1]);
     const uint8_t *nested = is_nested ? tensor_bytes(b->base.from[2], &owned[2]) : NULL;
-    bool ok = places && absmax && (nested || !is_nested);
+    bool ok = codes && absmax && (nested || !is_nested);
     uint8_t *to = bytes;
     for (int64_t r = part->row; ok && r < part->row + part->n_rows; r++) {
         int64_t begin = r * t->shape[1] + part->column, row_end = begin + part->n_columns;
         for (int64_t end; begin < row_end; begin = end) {
             int64_t block = begin / b->block;
             end = (block + 1) * b->block < row_end ? (block + 1) * b->block : row_end;
-            put_run(to, b, places, scale_at(b, absmax, nested, block), begin, end);
+            put_run(to, b, codes, scale_at(b, absmax, nested, block), begin, end);
             to += (size_t)(end - begin) * (t->dtype == DTYPE_F32 ? 4 : 2);
         }
     }
@@ -178,9 +178,9 @@ static enum tutti_status read_scales(struct bnb_tensor *b, const struct checkpoi
     return read_table(b->nested_table, NESTED_TABLE, ck, t, "weight.nested_quant_map", err);
 }
 
-static enum tutti_status wrap_places(struct quantized *q, const struct checkpoint *ck, const struct tensor *t,
-                                     const struct tensor *state, const struct tensor **made,
-                                     struct tutti_error *err)
+static enum tutti_status wrap_codes(struct quantized *q, const struct checkpoint *ck, const struct tensor *t,
+                                    const struct tensor *state, const struct tensor **made,
+                                    struct tutti_error *err)
 {
     json_t *json = NULL;
     struct bnb_tensor *b = quantized_add(q, sizeof *b, t, "weight", err);
@@ -223,7 +223,7 @@ static enum tutti_status wrap(struct quantized *q, const struct checkpoint *ck, 
         return TUTTI_OK;
     if (!(state = quantized_sibling(ck, t, "weight", "weight.quant_state.bitsandbytes__nf4")))
         state = quantized_sibling(ck, t, "weight", "weight.quant_state.bitsandbytes__fp4");
-    return state ? wrap_places(q, ck, t, state, made, err) : TUTTI_OK;
+    return state ? wrap_codes(q, ck, t, state, made, err) : TUTTI_OK;
 }
 
 static enum tutti_status configure(struct quantized *q, struct tutti_error *err)

@@ -31,7 +31,7 @@ struct choice {
     bool is_reported;     /* text thread: its last event was sent */
 };
 
-/* What an attempt to take pages found, so that the next one can be left out while nothing has changed. */
+/* The result of the last attempt to take pages: the next one is left out while no pages were given back. */
 struct room {
     int64_t n_wanted; /* pages, besides one for each running sequence; 0: none is known to be lacking */
     int n_skips;      /* attempts that were left out */

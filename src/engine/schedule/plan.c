@@ -10,7 +10,7 @@
  * takes less than a millisecond. */
 enum { LOOKUP_TOKENS = 8192 };
 
-/* How long what needs more than its owner's equal part lets others pass. */
+/* How long a large request, which needs more than its owner's equal part, lets others pass. */
 enum { PASSING_US = 10 * 1000 * 1000 };
 
 /* ---- admission ---- */
@@ -87,7 +87,7 @@ static int count_owners(const struct scheduler *s)
     return n;
 }
 
-/* What waits because it does not fit. */
+/* A request or preempted sequence that waits because it does not fit. */
 struct blocker {
     const struct scheduler *scheduler;
     struct share *share;
@@ -105,8 +105,9 @@ static bool may_pass(const void *user, const struct request *r)
            scheduler_pages(s, r->n_prompt) + s->n_running <= counts.n_free + counts.n_cached;
 }
 
-/* What needs more slots or pages than its owner's equal part of all lets requests of others pass for PASSING_US. Then the slots
- * stay free for it, and its owner is charged for what they could have computed. False: nothing passed. */
+/* A large request or sequence, which needs more slots or pages than its owner's equal part of all, lets requests of other owners pass
+ * for PASSING_US. Then the slots stay free for it, and its owner is charged for the tokens that they could have computed. False: no
+ * request passed. */
 static bool let_pass(struct scheduler *s, const struct blocker *b)
 {
     int64_t n_owners = count_owners(s);
