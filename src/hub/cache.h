@@ -19,7 +19,8 @@ MUST_CHECK char *hub_cache_root(struct tutti_error *err);
 struct hub_places {
     char *root;
     char *complete, *partial; /* of the model */
-    char *aside; /* beside the complete one, as ".NAME": the old model of an update without an exchange */
+    char *
+        aside; /* ".NAME" in the folder of the complete one: the old model during an update without an exchange */
 };
 
 /* The paths of a model. Call hub_places_clear() in any case. */
@@ -50,7 +51,7 @@ MUST_CHECK enum tutti_status hub_lock(const struct hub_places *places, void (*wa
  * a download. */
 MUST_CHECK enum tutti_status hub_publish(const struct hub_places *places, struct tutti_error *err);
 
-/* Removes the incomplete folder, and what a process that ended while publishing left in the complete one. */
+/* Removes the incomplete folder, and the files that a process left in the complete one when it ended while publishing. */
 MUST_CHECK enum tutti_status hub_remove_leftovers(const struct hub_places *places, struct tutti_error *err);
 
 /* Appends the path that opens the complete model. False: out of memory. */

@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_refused_with_flags_that_fit(no_driver):
 def test_an_automatic_division_leaves_room_for_keys_and_values(no_driver):
     """Of 8,192 tokens, or of a shorter context, in seven eighths of the card's memory; one layer more would not fit."""
     del no_driver
-    for gib in (3, 4, 5, 6):  # the weights alone need 3.5
+    for gib in (3, 4, 5, 6):  # the weights need 3.5, without keys and values
         args = ("llama-7b", "--memory", f"{gib}G", "--host-memory", "32G")
         parts, _ = plan(*args, "--gpu-layers", "auto")
         n = parts["gpu_layers"]

@@ -296,7 +296,7 @@ def test_a_server_without_ranges_is_read_from_the_start(make_hub, tutti):
 
 @pytest.mark.parametrize("n_wrong", [0, 1])
 def test_a_file_is_complete_when_all_its_bytes_are_there(n_wrong, make_hub, tutti):
-    """Nothing waits for the end of an answer without a length, and a file that begins anew leaves its transfers behind."""
+    """A file is complete when its bytes are there, even if its response has not ended; a file that starts over ends its transfers."""
     hub, is_over, wrong = make_hub({"org/tiny": FOLDER}), threading.Event(), []
 
     def change(seen, data):

@@ -199,7 +199,7 @@ def test_fields_of_elsewhere_and_misspelled_ones_are_refused(server, path, body,
     assert reply.status_code == 400 and error.get("param") == param and words in error["message"], error
 
 
-# Endpoints that cannot do what false asks for.
+# Endpoints where false would have no effect.
 ON_BY_DEFAULT = [("/v1/responses", "include_reasoning"), ("/v1/responses", "separate_reasoning"), ("/v1/responses", "add_generation_prompt"),
                  ("/v1/responses", "skip_special_tokens"), ("/v1/completions", "parallel_tool_calls"), ("/v1/completions", "include_reasoning"),
                  ("/v1/completions", "enable_thinking"), ("/v1/embeddings", "parallel_tool_calls")]

@@ -42,11 +42,7 @@ static void release_slot(struct tutti_engine *e, struct sequence *seq)
 
 struct record answers_record(const struct sequence *seq)
 {
-    const struct beam_search *beams = seq->request->beams;
     return (struct record){ .request = seq->request,
-                            .n_searched = beams
-                                              ? (size_t)(seq->n_ids - seq->n_prompt) * (size_t)beams->n_beams
-                                              : 0,
                             .choice = seq->choice,
                             .n_cached = (size_t)sequence_n_cached(seq),
                             .queue_us = seq->queue_us,
@@ -55,10 +51,18 @@ struct record answers_record(const struct sequence *seq)
                             .n_rejected = seq->n_rejected };
 }
 
+struct record answers_last_record(const struct sequence *seq)
+{
+    const struct beam_search *beams = seq->request->beams;
+    struct record record = answers_record(seq);
+    record.n_searched = beams ? (size_t)(seq->n_ids - seq->n_prompt) * (size_t)beams->n_beams : 0;
+    return record;
+}
+
 void answers_end(struct tutti_engine *e, struct sequence *seq, enum tutti_finish finish,
                  enum tutti_status status, const struct sample *sample)
 {
-    struct record record = answers_record(seq);
+    struct record record = answers_last_record(seq);
     int n_choices = request_ends_as_one(seq->request) ? seq->request->spec.n_choices : 1;
     record.finish = finish;
     record.status = status;

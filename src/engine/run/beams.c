@@ -17,7 +17,7 @@ void beams_attach(struct sequence *first)
 static void send_answers(struct tutti_engine *e, struct sequence *seq)
 {
     struct request *r = seq->request;
-    struct record record = answers_record(seq);
+    struct record record = answers_last_record(seq);
     const struct beam_answer *answers = r->beams->answers;
     int n_choices = r->spec.n_choices;
     scheduler_finish(e->scheduler, seq);

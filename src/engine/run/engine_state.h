@@ -166,6 +166,8 @@ void draws_take(struct tutti_engine *e);
 /* answers.c, engine thread */
 /* The state of a sequence for a record; a record is then sent. */
 struct record answers_record(const struct sequence *seq);
+/* The same for a sequence that ends: with the work of a beam search. */
+struct record answers_last_record(const struct sequence *seq);
 void answers_send(struct tutti_engine *e, const struct record *record);
 /* Counts the time to the first token, or since the last one. */
 void answers_note_times(struct tutti_engine *e, struct sequence *seq, uint64_t now_us);

@@ -130,10 +130,8 @@ static bool may_have_room(const struct scheduler *s, struct room *room)
 
 /* Besides the pages of all tokens, each running sequence must be able to grow by a page, or the new
  * one would soon be preempted. */
-bool lifecycle_run(struct scheduler *s, struct sequence *seq, struct room *room)
+static bool run(struct scheduler *s, struct sequence *seq, struct room *room)
 {
-    if (!may_have_room(s, room))
-        return false;
     struct kv_counts before = kv_pool_counts(s->pool);
     *room = (struct room){ 0 };
     int n_need = scheduler_pages(s, seq->n_ids), n_matched = 0, n_passed = 0;
@@ -164,6 +162,11 @@ bool lifecycle_run(struct scheduler *s, struct sequence *seq, struct room *room)
     else
         settle(s, seq);
     return true;
+}
+
+bool lifecycle_run(struct scheduler *s, struct sequence *seq)
+{
+    return may_have_room(s, &seq->room) && run(s, seq, &seq->room);
 }
 
 static uint64_t rank_bits(int rank)
@@ -301,11 +304,10 @@ struct sequence *lifecycle_start(struct scheduler *s, struct request *r)
     int n_slots = request_n_slots(r);
     if (!lifecycle_has_slots(s, r) || !may_have_room(s, &r->room) || !find_slots(s, slots, n_slots))
         return NULL;
-    r->room = (struct room){ 0 };
     struct sequence *first = slots[0];
     set_up(s, first, r);
     memcpy(first->ids, r->prompt, (size_t)r->n_prompt * sizeof *first->ids);
-    if (!lifecycle_run(s, first, &r->room)) {
+    if (!run(s, first, &r->room)) {
         first->request = NULL; /* it may be freed while the slot is free */
         return NULL;
     }

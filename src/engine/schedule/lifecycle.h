@@ -85,8 +85,8 @@ bool lifecycle_is_before(const struct request *r, const struct sequence *seq);
 void lifecycle_age_preempted(struct scheduler *s);
 /* Starts a request: gives it its slots, and pages for its prompt. NULL: not now. */
 struct sequence *lifecycle_start(struct scheduler *s, struct request *r);
-/* Takes the pages of a sequence that starts or was preempted, and runs it. False: not now. room: of its last attempt. */
-bool lifecycle_run(struct scheduler *s, struct sequence *seq, struct room *room);
+/* Takes the pages of a sequence that starts or was preempted, and runs it. False: not now. */
+bool lifecycle_run(struct scheduler *s, struct sequence *seq);
 /* Takes over pages that other sequences have filled since seq started. Of many requests that arrive
  * together with the same long prefix, only one prefills it. */
 void lifecycle_adopt(struct scheduler *s, struct sequence *seq);

@@ -95,7 +95,7 @@ struct blocker {
     uint64_t since_us;
 };
 
-/* Whether a request fits beside those that run, and may pass. */
+/* Whether a request fits together with the running ones, and may pass. */
 static bool may_pass(const void *user, const struct request *r)
 {
     const struct blocker *b = user;
@@ -153,7 +153,7 @@ static void admit(struct scheduler *s)
         bool is_request = r && (!seq || (lifecycle_has_slots(s, r) && lifecycle_is_before(r, seq)));
         if ((!seq && !r) || (is_request && !has_rows_next(s, r)))
             return;
-        if (is_request ? begin_request(s, r) : lifecycle_run(s, seq, &seq->room))
+        if (is_request ? begin_request(s, r) : lifecycle_run(s, seq))
             continue;
         struct blocker blocker = is_request ? blocker_of_request(s, r) : blocker_of_sequence(s, seq);
         if (!let_pass(s, &blocker))

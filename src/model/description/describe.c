@@ -10,6 +10,11 @@ bool describe_has_type(const json_t *config, const char *model_type)
     return type && strcmp(type, model_type) == 0;
 }
 
+const char *describe_class(const json_t *config)
+{
+    return json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+}
+
 enum activation describe_activation(struct config *c, const char *key, const char *fallback, unsigned allowed)
 {
     static const struct {

@@ -149,4 +149,7 @@ void describe_put_image_sections(struct gguf_writer *w, const char *architecture
 /* Whether config.json's model_type is this one. */
 bool describe_has_type(const json_t *config, const char *model_type);
 
+/* The first class of config.json's architectures. NULL: it names none. */
+const char *describe_class(const json_t *config);
+
 #endif

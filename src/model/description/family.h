@@ -86,8 +86,9 @@ struct family {
     bool scales_soft_prompts;
     const struct tensor_names *layouts; /* family_layout() chooses; at least one is_gguf */
     int n_layouts;
-    const char *const *
-        ignored; /* [n_ignored] ends of tensor names that hold no weights to run, or beginnings that end with "." */
+    /* [n_ignored] Ends of tensor names that hold no weights to run, or beginnings that end with ".", besides those of
+     * any family (weights/unused.c). */
+    const char *const *ignored;
     int n_ignored;
     /* Appends special tokens to the tokenizer.model of a Hugging Face folder. NULL: none. */
     enum tutti_status (*extend_tokenizer)(struct tokenizer *tok, const struct model_desc *desc,

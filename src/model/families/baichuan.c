@@ -16,7 +16,7 @@ static const struct tensor_names LAYOUTS[] = {
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq", "future_mask" };
+static const char *const IGNORED[] = { "future_mask" };
 
 enum { ALIBI_LAYERS = 40, BAICHUAN2_VOCAB = 125696 };
 

@@ -34,7 +34,7 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP },
 };
 
-static const char *const IGNORED[] = { ".weight_scale", "rotary_pos_emb.inv_freq" };
+static const char *const IGNORED[] = { ".weight_scale" };
 
 static bool chatglm_is_mine(const json_t *config)
 {

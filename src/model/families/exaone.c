@@ -19,7 +19,7 @@ static const struct tensor_names LAYOUTS[] = {
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq", "attention.rotary.inv_freq" };
+static const char *const IGNORED[] = { "attention.rotary.inv_freq" };
 
 static const struct config_key KEYS[] = {
     { "embed_dropout", NULL }, /* of training */

@@ -18,8 +18,6 @@ static const struct tensor_names GLM4_LAYOUTS[] = {
                  .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" }),
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 static bool is_glm(const json_t *config)
 {
     return describe_has_type(config, "glm");
@@ -100,8 +98,6 @@ const struct family FAMILY_GLM = {
     .describe = describe_glm,
     .layouts = GLM_LAYOUTS,
     .n_layouts = sizeof GLM_LAYOUTS / sizeof *GLM_LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = glm_choose_chat,
     .defaults = family_glm_defaults,
     .text_prefix = family_glm_prefix,
@@ -116,8 +112,6 @@ const struct family FAMILY_GLM4 = {
     .put_metadata = put_glm4,
     .layouts = GLM4_LAYOUTS,
     .n_layouts = sizeof GLM4_LAYOUTS / sizeof *GLM4_LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = glm_choose_chat,
     .defaults = family_glm_defaults,
     .text_prefix = family_glm_prefix,

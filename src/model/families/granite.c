@@ -31,8 +31,6 @@ static const struct config_key MOE_KEYS[] = {
     { NULL, NULL },
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 static const struct config_key GGUF_KEYS[] = {
     { "rope.scaling.finetuned", "true" }, /* false: no rotation */
     { NULL, NULL },
@@ -139,8 +137,6 @@ const struct family FAMILY_GRANITE = {
     .put_metadata = granite_put_metadata,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };
@@ -159,8 +155,6 @@ const struct family FAMILY_GRANITE_MOE = {
     .find_gguf_fault = granite_moe_find_fault,
     .layouts = MOE_LAYOUTS,
     .n_layouts = sizeof MOE_LAYOUTS / sizeof *MOE_LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };

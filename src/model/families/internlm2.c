@@ -21,12 +21,10 @@ static const struct tensor_names LAYOUTS[] = {
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 /* The first release has the type of the generation before it. */
 static bool internlm2_is_mine(const json_t *config)
 {
-    const char *class = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    const char *class = describe_class(config);
     return describe_has_type(config, "internlm2") ||
            (describe_has_type(config, "internlm") && class && strcmp(class, "InternLM2ForCausalLM") == 0);
 }
@@ -60,8 +58,6 @@ const struct family FAMILY_INTERNLM2 = {
     .find_gguf_fault = internlm2_find_gguf_fault,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_bos_prefix,
 };

@@ -23,8 +23,6 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 /* Mistral has LLaMA's layout with sliding-window attention (v0.1), Ministral with a window in some layers, Ministral 3
  * with a factor of queries beyond the original context. */
 static bool llama_is_mine(const json_t *config)
@@ -177,8 +175,6 @@ const struct family FAMILY_LLAMA = {
     .describe = llama_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = llama_choose_chat,
     .defaults = defaults,
     .text_prefix = family_bos_prefix,
@@ -201,8 +197,6 @@ const struct family FAMILY_MINISTRAL3 = {
     .put_metadata = put_ministral3,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_bos_prefix,
 };
@@ -217,8 +211,6 @@ const struct family FAMILY_INTERNLM3 = {
     .describe = describe_internlm3,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_bos_prefix,
 };

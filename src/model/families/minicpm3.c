@@ -13,15 +13,13 @@ static const struct tensor_names LAYOUTS[] = {
       .of[SLOT_V_UP] = { "blk.%d.attn_kv_b.weight" }, .has_fused_up = true },
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 /* Of MiniCPM3-4B: the class's defaults, and the constants of llama.cpp. */
 static const double EMBEDDING_FACTOR = 12, DEPTH_FACTOR = 1.4, BASE_WIDTH = 256;
 
 /* The first files have no model_type. */
 static bool minicpm3_is_mine(const json_t *config)
 {
-    const char *class = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    const char *class = describe_class(config);
     bool has_none = !json_object_get(config, "model_type");
     return describe_has_type(config, "minicpm3") ||
            (has_none && class && strcmp(class, "MiniCPM3ForCausalLM") == 0);
@@ -105,8 +103,6 @@ const struct family FAMILY_MINICPM3 = {
     .find_gguf_fault = minicpm3_find_gguf_fault,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_bos_prefix,
 };

@@ -9,8 +9,6 @@ static const struct tensor_names LAYOUTS[] = {
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 static bool pangu_embedded_is_mine(const json_t *config)
 {
     return describe_has_type(config, "PanguEmbedded");
@@ -38,8 +36,6 @@ const struct family FAMILY_PANGU_EMBEDDED = {
     .describe = pangu_embedded_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_bos_prefix,
 };

@@ -33,8 +33,6 @@ static const struct tensor_names QWEN3_LAYOUTS[] = {
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_QK_NORMS),
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 static bool is_qwen2(const json_t *config)
 {
     return describe_has_type(config, "qwen2");
@@ -171,8 +169,6 @@ const struct family FAMILY_QWEN2 = {
     .describe = describe_qwen2,
     .layouts = QWEN2_LAYOUTS,
     .n_layouts = sizeof QWEN2_LAYOUTS / sizeof *QWEN2_LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };
@@ -186,8 +182,6 @@ const struct family FAMILY_QWEN3 = {
     .describe = describe_qwen3,
     .layouts = QWEN3_LAYOUTS,
     .n_layouts = sizeof QWEN3_LAYOUTS / sizeof *QWEN3_LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };
@@ -203,8 +197,6 @@ const struct family FAMILY_QWEN2_VL = {
     .find_gguf_fault = find_vl_fault,
     .layouts = QWEN2_LAYOUTS,
     .n_layouts = sizeof QWEN2_LAYOUTS / sizeof *QWEN2_LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };
@@ -220,8 +212,6 @@ const struct family FAMILY_QWEN3_VL = {
     .find_gguf_fault = find_vl_fault,
     .layouts = QWEN3_LAYOUTS,
     .n_layouts = sizeof QWEN3_LAYOUTS / sizeof *QWEN3_LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };

@@ -23,7 +23,7 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_FUSED_QKV },
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq", "attn.bias", "attn.masked_bias" };
+static const char *const IGNORED[] = { ".attn.bias" };
 
 static const struct config_key KEYS[] = {
     { "rotary_pct", "1.0" },
@@ -64,7 +64,7 @@ static void describe_folder(struct model_desc *d, struct config *c)
                                32);
     a->n_kv_heads = a->n_heads;
     a->head_dim = config_int_or(c, "kv_channels", 1, LIMIT_DIMENSION, 128);
-    if (a->head_dim * a->n_heads != d->d_model)
+    if ((int64_t)a->head_dim * a->n_heads != d->d_model)
         config_unsupported(c, "kv_channels", "heads that are not as wide as the model together");
     int d_both = config_int_or(c, both, 2, LIMIT_DIMENSION, 22016);
     if (d_both % 2 != 0)

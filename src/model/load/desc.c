@@ -88,7 +88,7 @@ static enum tutti_status find_family(const struct family **out, const struct che
             return TUTTI_OK;
         }
     }
-    const char *class = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    const char *class = describe_class(config);
     if (!type)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: %s is missing or no string%s%.64s; docs/models.md has the supported families",

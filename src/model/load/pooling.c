@@ -191,9 +191,14 @@ enum tutti_status pooling_limit_context(struct model_desc *desc, const struct ch
     static const char *const FILES[] = { "sentence_bert_config.json",        "sentence_roberta_config.json",
                                          "sentence_distilbert_config.json",  "sentence_camembert_config.json",
                                          "sentence_xlm-roberta_config.json", "sentence_albert_config.json" };
-    enum tutti_status st = TUTTI_OK;
+    json_t *modules = NULL;
     if (checkpoint_gguf(ck) || !checkpoint_folder(ck))
         return TUTTI_OK;
+    enum tutti_status st = checkpoint_json_list(ck, "modules.json", &modules, err);
+    bool is_of_sentences = modules != NULL; /* without it, that library reads none of the other files */
+    json_decref(modules);
+    if (st != TUTTI_OK || !is_of_sentences)
+        return st;
     for (size_t i = 0; st == TUTTI_OK && i < sizeof FILES / sizeof *FILES; i++)
         st = read_transformer(desc, ck, FILES[i], err);
     return st == TUTTI_OK ? check_prompt(ck, err) : st;

@@ -385,10 +385,10 @@ static void log_unknown(const char *path, const char *name)
 
 /* ---- the check ---- */
 
-/* True: a value with which a field of another endpoint is accepted, because it asks for nothing. */
+/* True: the value turns the field off, so that a field of another endpoint is accepted with it. */
 static bool is_disabled(const char *name, const json_t *value)
 {
-    /* On by default, so false asks for something. */
+    /* On by default: false would change the answer. */
     static const char *const ON[] = { "add_generation_prompt", "do_sample",           "enable_thinking",
                                       "include_reasoning",     "parallel_tool_calls", "parse_tool_calls",
                                       "separate_reasoning",    "skip_special_tokens" };

@@ -54,8 +54,6 @@ static const struct config_key V3_KEYS[] = {
     { NULL, NULL },
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 /* The defaults of a class in transformers, where they are not those of the other classes. */
 struct deepseek_defaults {
     struct transformers_defaults decoder;
@@ -346,8 +344,7 @@ static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *ou
 #define FAMILY                                                                                               \
     .gguf_architecture = "deepseek2", .has_first_dense = true, .find_parts = deepseek_find_parts,            \
     .put_metadata = deepseek_put_metadata, .find_gguf_fault = deepseek_find_gguf_fault, .layouts = LAYOUTS,  \
-    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS, .ignored = IGNORED,                                       \
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED, .choose_chat = family_no_chat
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS, .choose_chat = family_no_chat
 
 /* GGUF files of all three are read as the first. */
 const struct family FAMILY_DEEPSEEK_V2 = {

@@ -25,8 +25,6 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 /* The language part of GLM-4.5V. */
 static bool is_of_vision(const json_t *config)
 {
@@ -150,8 +148,6 @@ const struct family FAMILY_GLM4_MOE = {
     .put_metadata = glm_moe_put_metadata,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_glm_prefix,
 };

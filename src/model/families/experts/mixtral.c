@@ -24,8 +24,6 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 static bool mixtral_is_mine(const json_t *config)
 {
     return describe_has_type(config, "mixtral");
@@ -75,8 +73,6 @@ const struct family FAMILY_MIXTRAL = {
     .put_metadata = mixtral_put_metadata,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };

@@ -51,8 +51,6 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 static bool is_qwen2(const json_t *config)
 {
     return describe_has_type(config, "qwen2_moe");
@@ -242,8 +240,6 @@ const struct family FAMILY_QWEN2_MOE = {
     .find_gguf_fault = find_qwen2_fault,
     .layouts = QWEN2_LAYOUTS,
     .n_layouts = sizeof QWEN2_LAYOUTS / sizeof *QWEN2_LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };
@@ -259,8 +255,6 @@ const struct family FAMILY_QWEN3_MOE = {
     .find_gguf_fault = find_qwen3_fault,
     .layouts = QWEN3_LAYOUTS,
     .n_layouts = sizeof QWEN3_LAYOUTS / sizeof *QWEN3_LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };
@@ -277,8 +271,6 @@ const struct family FAMILY_QWEN3_VL_MOE = {
     .find_gguf_fault = find_qwen3_vl_fault,
     .layouts = QWEN3_VL_LAYOUTS,
     .n_layouts = sizeof QWEN3_VL_LAYOUTS / sizeof *QWEN3_VL_LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };

@@ -29,7 +29,7 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP },
 };
 
-static const char *const IGNORED[] = { ".weight_scale", "rotary_emb.inv_freq", "key_past", "value_past" };
+static const char *const IGNORED[] = { ".weight_scale" };
 
 static bool chatglm_6b_is_mine(const json_t *config)
 {

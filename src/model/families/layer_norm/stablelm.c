@@ -10,8 +10,6 @@ static const struct tensor_names LAYOUTS[] = {
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
-
 static const struct config_key KEYS[] = {
     { "qk_layernorm", "false" },
     { NULL, NULL },
@@ -76,8 +74,6 @@ const struct family FAMILY_STABLELM = {
     .find_gguf_fault = stablelm_find_gguf_fault,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };

@@ -17,7 +17,7 @@ static const struct tensor_names LAYOUTS[] = {
 };
 
 /* The causal mask and the table of angles. */
-static const char *const IGNORED[] = { ".attn.bias", ".attn.masked_bias", ".attn.embed_positions" };
+static const char *const IGNORED[] = { ".attn.bias", ".attn.embed_positions" };
 
 static bool gptj_is_mine(const json_t *config)
 {
