@@ -90,7 +90,7 @@ def test_a_form_that_a_built_in_format_does_not_have_is_refused(built_in, body, 
     assert reply.status_code == 400 and error["param"] == param and words in error["message"], error
 
 
-# field, a value that asks for nothing (None: there is none), one that would change the answer
+# field, a value without effect (None: there is none), one that would change the answer
 REFUSED = [
     ("min_tokens", 0, 5), ("allowed_token_ids", [], [1]), ("bad_words", [], ["a"]), ("logits_processors", [], ["x"]),
     ("skip_special_tokens", True, False), ("use_beam_search", False, True), ("truncate_prompt_tokens", None, 5), ("prompt_logprobs", None, 0),

@@ -95,7 +95,7 @@ struct blocker {
     uint64_t since_us;
 };
 
-/* Whether a request fits together with the running ones, and may pass. */
+/* Whether a waiting request fits together with the running ones and may be admitted before older ones. */
 static bool may_pass(const void *user, const struct request *r)
 {
     const struct blocker *b = user;
