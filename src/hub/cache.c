@@ -237,14 +237,29 @@ static bool is_unsupported(int error)
     return error == ENOSYS || error == EINVAL || error == ENOTSUP || error == EOPNOTSUPP;
 }
 
+/* Exchanges the incomplete folder with the complete one, and removes the latter; programs that have its files
+ * open keep them. It is locked first: another pull would take it for an incomplete folder, and write into it
+ * while it is being removed. *st: of the removal. False: errno has the reason. */
+static bool replace(const struct hub_places *places, enum tutti_status *st, struct tutti_error *err)
+{
+    int old = open(places->complete, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (old < 0)
+        return false;
+    bool ok = flock(old, LOCK_EX) == 0 && os_exchange(places->partial, places->complete);
+    int why = errno;
+    if (ok)
+        *st = hub_remove_tree(places->partial, err);
+    close(old);
+    errno = why;
+    return ok;
+}
+
 /* Puts the incomplete folder in the place of the complete one. */
 static enum tutti_status put_in_place(const struct hub_places *places, struct tutti_error *err)
 {
-    if (os_rename_new(places->partial, places->complete))
-        return TUTTI_OK;
-    /* An update: programs that have the old files open keep them. */
-    if (errno == EEXIST && os_exchange(places->partial, places->complete))
-        return hub_remove_tree(places->partial, err);
+    enum tutti_status st = TUTTI_OK;
+    if (os_rename_new(places->partial, places->complete) || (errno == EEXIST && replace(places, &st, err)))
+        return st;
     return is_unsupported(errno) ? rename_in_turn(places, err) : rename_failed(places, err);
 }
 

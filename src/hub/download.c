@@ -33,6 +33,8 @@ struct transfer {
     uint64_t at, end; /* of the file */
     struct hub_answer answer;
     bool is_checked;
+    bool
+        is_doubtful; /* the answer to a range is status 200 without a length: the whole file, or a proxy's page */
 };
 
 struct download {
@@ -84,8 +86,11 @@ static enum tutti_status check_answer(struct transfer *t, struct tutti_error *er
     if (a->status == 200 && length >= 0 && (uint64_t)length != n_bytes)
         return error_set(err, TUTTI_E_IO, "%s: %" PRId64 " bytes, expected %" PRIu64 " as listed",
                          t->entry->url, (int64_t)length, n_bytes);
-    if (a->status == 200)
-        t->entry->ignores_ranges |= t->at > 0 || !part_is_whole(t->entry->part);
+    bool has_range = t->at > 0 || !part_is_whole(t->entry->part);
+    if (a->status == 200 && has_range && length < 0 && t->entry->n_done > 0)
+        t->is_doubtful = true; /* starting over would discard what has arrived */
+    else if (a->status == 200)
+        t->entry->ignores_ranges |= has_range;
     else if (a->range_begin != (int64_t)t->at || (a->range_total >= 0 && (uint64_t)a->range_total != n_bytes))
         st = error_set(err, TUTTI_E_IO,
                        "%s: bytes from %" PRId64 " of %" PRId64 ", expected those from %" PRIu64
@@ -105,7 +110,7 @@ static size_t on_bytes(char *bytes, size_t size, size_t n, void *user)
     enum tutti_status st = t->is_checked ? TUTTI_OK : check_answer(t, d->err);
     if (st != TUTTI_OK)
         return reject(d, st);
-    if (t->entry->ignores_ranges)
+    if (t->entry->ignores_ranges || t->is_doubtful)
         return 0;
     if (n > t->end - t->at)
         return reject(d, error_set(d->err, TUTTI_E_IO, "%s: more bytes than the %" PRIu64 " requested",
@@ -210,10 +215,18 @@ static enum tutti_status finish_transfer(struct download *d, struct transfer *t,
 {
     struct entry *entry = t->entry;
     enum tutti_status st = d->status;
-    if (st == TUTTI_OK && !entry->ignores_ranges && t->at < t->end &&
-        hub_http_is_good(d->session, t->easy, code, &t->answer, entry->url, &st, d->err)) {
+    char text[500];
+    if (st == TUTTI_OK && t->is_doubtful && !entry->ignores_ranges) {
+        snprintf(
+            text, sizeof text,
+            "%s: the answer to a request for the bytes from %" PRIu64
+            " on has status 200 and no length; if the server sends nothing else, 'tutti rm' removes what "
+            "was downloaded, and the model can be downloaded from its start",
+            entry->url, t->at);
+        st = hub_http_try_again(d->session, 0, text, d->err);
+    } else if (st == TUTTI_OK && !entry->ignores_ranges && t->at < t->end &&
+               hub_http_is_good(d->session, t->easy, code, &t->answer, entry->url, &st, d->err)) {
         /* A response that ended early, as it said it would. */
-        char text[500];
         snprintf(text, sizeof text, "%s: the answer ended at byte %" PRIu64 " of %" PRIu64, entry->url, t->at,
                  t->end);
         st = hub_http_try_again(d->session, 0, text, d->err);

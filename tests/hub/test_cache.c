@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,10 +30,16 @@ static int with_errno(int error)
     return -1;
 }
 
+static void (*after_exchange)(void);
+
 int __wrap_renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
 {
-    return atomic_rename_error ? with_errno(atomic_rename_error)
-                               : __real_renameat2(from_fd, from, to_fd, to, flags);
+    if (atomic_rename_error)
+        return with_errno(atomic_rename_error);
+    int result = __real_renameat2(from_fd, from, to_fd, to, flags);
+    if (result == 0 && flags == RENAME_EXCHANGE && after_exchange)
+        after_exchange();
+    return result;
 }
 
 /* Only those of the incomplete folder, and of a model that is put back. */
@@ -109,6 +116,7 @@ static enum tutti_status publish(struct tutti_error *err)
 static int set_up(void **state)
 {
     atomic_rename_error = publish_error = put_back_error = lock_error = 0;
+    after_exchange = NULL;
     if (make_folder(state) != 0 || setenv("TUTTI_CACHE", folder, 1) != 0 ||
         hub_places_of(&places, &tiny, NULL) != TUTTI_OK)
         return -1;
@@ -155,6 +163,31 @@ static void an_update_takes_the_place_of_the_model(void **state)
     assert_int_equal(publish(NULL), TUTTI_OK);
     assert_complete("new");
     assert_false(is_there(places.partial, ""));
+}
+
+static int n_exchanges;
+
+static void assert_locked(void)
+{
+    int fd = -1;
+    assert_string_equal(file_text(places.partial), "old");
+    assert_int_equal(hub_lock(&places, NULL, NULL, &fd, NULL), TUTTI_E_BUSY);
+    n_exchanges++;
+}
+
+/* Between the exchange and the end of its removal, the old model is where another pull looks for files of an
+ * incomplete one. */
+static void another_pull_waits_until_the_old_model_is_removed(void **state)
+{
+    int fd = -1;
+    (void)state;
+    make_partial("new");
+    after_exchange = assert_locked;
+    assert_int_equal(publish(NULL), TUTTI_OK);
+    assert_int_equal(n_exchanges, 1);
+    assert_int_equal(hub_lock(&places, NULL, NULL, &fd, NULL), TUTTI_OK);
+    assert_false(is_there(places.partial, "config.json"));
+    close(fd);
 }
 
 /* What file systems and kernels without RENAME_NOREPLACE and RENAME_EXCHANGE answer. */
@@ -265,6 +298,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_failed_publish_keeps_the_state_of_the_download),
         TEST(an_update_takes_the_place_of_the_model),
+        TEST(another_pull_waits_until_the_old_model_is_removed),
         TEST(an_update_needs_no_exchange),
         TEST(a_failed_update_keeps_the_model),
         TEST(a_model_that_was_left_aside_is_not_lost),

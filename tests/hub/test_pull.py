@@ -378,7 +378,24 @@ def test_an_answer_that_is_always_too_short_is_no_progress(make_hub, tutti):
     hub = make_hub({"org/tiny-GGUF": GGUF})
     hub.change, hub.ignores_ranges, hub.end = lambda seen, data: b"<html>blocked</html>", True, lambda seen: None
     done = tutti(hub, "pull", "org/tiny-GGUF:q4_k_m", "--retries", 2, check=1)
-    assert "/Tiny-1.5B-Q4_K_M.gguf: the answer ended at byte 20 of 70000; gave up after 3 attempts" in done.stderr
+    assert "/Tiny-1.5B-Q4_K_M.gguf: the answer ended at byte 20 of 70000; trying again" in done.stderr
+    assert "from 20 on has status 200 and no length" in done.stderr and "gave up after 3 attempts" in done.stderr
+
+
+def test_a_page_instead_of_the_rest_discards_nothing(make_hub, tutti):
+    """A proxy that answers with a page of its own for a while: status 200, of no length."""
+    file, half = "medium-q8_0.gguf", 8 * 65536
+    hub = make_hub({"org/medium-GGUF": {file: LARGE[:2 * half]}})
+    hub.cut = lambda seen, n_sent: seen["is_content"] and n_sent == half
+    tutti(hub, "pull", "org/medium-GGUF:q8_0", "--retries", 0, check=1)
+    hub.cut, hub.change, hub.ignores_ranges, hub.end = None, lambda seen, data: b"<html>log in</html>", True, lambda seen: None
+    done = tutti(hub, "pull", "org/medium-GGUF:q8_0", "--retries", 1, check=1)
+    assert f"/{file}: the answer to a request for the bytes from {half} on has status 200 and no length; if the server sends nothing else, " \
+        "'tutti rm' removes what was downloaded, and the model can be downloaded from its start; gave up after 2 attempts" in done.stderr
+    hub.change, hub.ignores_ranges, hub.end = None, False, None
+    done = tutti(hub, "pull", "org/medium-GGUF:q8_0")
+    assert open(pulled(done), "rb").read() == LARGE[:2 * half]
+    assert [r["begin"] for r in hub.of(file)] == [0, half, half, half]
 
 
 @pytest.mark.parametrize("status, said", [
