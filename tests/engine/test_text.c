@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { N_STREAMS = 32, N_TOKENS = 60, STEP_US = 4000 };
+enum { N_STREAMS = 32, N_TOKENS = 60, STEP_US = 4000, SEARCHED_TOKENS = 1500 };
 
 /* Mean time of a step in milliseconds. */
 static double run_streams(int callback_us, struct tutti_stats *stats)
@@ -181,6 +181,69 @@ static void a_full_ring_is_waited_for_and_counted(void **state)
     mock_model_free(mock);
 }
 
+/* Of the stream: events so far. Those of the answers, when the last of them arrived. */
+struct order {
+    struct collect stream, search;
+    struct mock_model *mock;
+    int n_before;
+};
+
+/* Holds the text thread from the tenth token on, until the answers of the search and more tokens of the stream wait for it. */
+static void hold_tenth(void *user, const struct tutti_event *event)
+{
+    struct order *order = user;
+    collect_event(&order->stream, event);
+    if (order->stream.n_events != 10)
+        return;
+    struct tutti_stats stats;
+    do {
+        usleep(1000);
+        tutti_engine_stats(order->stream.engine, &stats);
+    } while (order->mock->n_steps < SEARCHED_TOKENS + 100 || stats.n_running > 1);
+}
+
+static void note_order(void *user, const struct tutti_event *event)
+{
+    struct order *order = user;
+    order->n_before = order->stream.n_events;
+    collect_event(&order->search, event);
+}
+
+/* The answers of a beam search come all at once: a stream's tokens that arrive with them do not wait for them. */
+static void a_stream_does_not_wait_for_the_answers_of_a_search(void **state)
+{
+    (void)state;
+    struct order order = { .mock = mock_model_new(8192, false) };
+    struct tutti_engine_options options = { .kv_bytes = 4 << 20, .max_seqs = 5 };
+    tutti_engine *engine = mock_engine(order.mock, &options, NULL);
+    int32_t id = 5;
+    struct tutti_request stream = { .ids = &id, .n_ids = 1, .max_tokens = 2 * SEARCHED_TOKENS };
+    struct tutti_request search = {
+        .ids = &id, .n_ids = 1, .max_tokens = SEARCHED_TOKENS, .n_beams = 4, .n_choices = 4
+    };
+    tutti_sampling_init(&stream.sampling, NULL);
+    tutti_sampling_init(&search.sampling, NULL);
+    search.length_penalty = 1;
+    collect_init(&order.stream);
+    collect_init(&order.search);
+    order.stream.engine = order.search.engine = engine;
+    order.stream.n_choices = 1;
+    order.search.n_choices = 4;
+    atomic_store(&order.mock->is_held, true);
+    assert_int_equal(tutti_engine_submit(engine, &search, note_order, &order, NULL, NULL), TUTTI_OK);
+    assert_int_equal(tutti_engine_submit(engine, &stream, hold_tenth, &order, NULL, NULL), TUTTI_OK);
+    mock_release(order.mock, engine);
+    collect_wait(&order.search);
+    collect_wait(&order.stream);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(order.search.choices[i].ids.n, SEARCHED_TOKENS);
+    assert_true(order.n_before > SEARCHED_TOKENS + 50);
+    collect_clear(&order.stream);
+    collect_clear(&order.search);
+    tutti_engine_close(engine);
+    mock_model_free(order.mock);
+}
+
 /* What an event says of tokens whose text is not certain, and of the token that ends an answer. */
 struct watch {
     struct collect collect;
@@ -251,6 +314,7 @@ int main(void)
         cmocka_unit_test(a_step_never_waits_for_text),
         cmocka_unit_test(long_stop_lists_do_not_slow_a_step),
         cmocka_unit_test(a_full_ring_is_waited_for_and_counted),
+        cmocka_unit_test(a_stream_does_not_wait_for_the_answers_of_a_search),
         cmocka_unit_test(held_text_and_the_last_token_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

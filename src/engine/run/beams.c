@@ -12,8 +12,8 @@ void beams_attach(struct sequence *first)
         b->beams[i].seq = seq;
 }
 
-/* Sends the best answers, each in one record: a record for each token would delay the tokens of other
- * sequences. The answers live until the text thread has read the last of them. */
+/* Sends the best answers, each in one record, which the text thread reads in parts (text.c): records of
+ * single tokens would delay the tokens of other sequences. The answers live until the text thread has read the last of them. */
 static void send_answers(struct tutti_engine *e, struct sequence *seq)
 {
     struct request *r = seq->request;

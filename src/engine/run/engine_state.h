@@ -93,7 +93,8 @@ struct tutti_engine {
         struct tutti_top_token *tops;
         size_t n_tokens, n_tops; /* room */
         struct buf bytes;
-    } scratch; /* of one event */
+    } scratch;                                       /* of one event */
+    struct long_answer *answers_head, *answers_tail; /* of beam searches, not read whole yet */
 
     /* ---- between text thread and engine thread ---- */
     struct queue *ready;     /* struct request *: their prompts are tokenized */

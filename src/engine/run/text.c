@@ -235,26 +235,15 @@ static void end_error(const struct tutti_engine *e, const struct record *record,
         constraint_explain(record->status, err);
 }
 
-static bool push_answer(struct reply *reply, const struct beam_answer *answer)
-{
-    bool ok = true, is_stopped; /* a beam search has no stop strings */
-    for (int i = 0; i < answer->n && ok; i++) {
-        const struct sample sample = { .token = answer->ids[i], .logprob = answer->logprobs[i] };
-        ok = reply_push(reply, &sample, &is_stopped);
-    }
-    return ok;
-}
-
-static void read_record(struct tutti_engine *e, const struct record *record)
+/* has_memory: for the text of an answer that read_answer() has read. */
+static void read_record(struct tutti_engine *e, const struct record *record, bool has_memory)
 {
     struct choice *choice = &record->request->choices[record->choice];
     struct reply *reply = &choice->reply;
     enum tutti_finish finish = record->finish;
     struct tutti_error err = { 0 };
-    bool is_stopped = false, has_memory = true;
-    if (record->answer)
-        has_memory = push_answer(reply, record->answer);
-    else if (record->has_token)
+    bool is_stopped = false;
+    if (record->has_token)
         has_memory = reply_push(reply, &record->sample, &is_stopped);
     if (has_memory && !is_stopped && (finish == TUTTI_FINISH_STOP || finish == TUTTI_FINISH_LENGTH))
         has_memory = reply_finish(reply, &is_stopped);
@@ -274,13 +263,73 @@ static void read_record(struct tutti_engine *e, const struct record *record)
     report(e, record, finish, finish == TUTTI_FINISH_ERROR ? &err : NULL);
 }
 
-static void handle_record(struct tutti_engine *e, const struct record *record)
+static void handle_record(struct tutti_engine *e, const struct record *record, bool has_memory)
 {
     struct request *r = record->request;
     if (!r->choices[record->choice].is_reported) /* else: computed after the choice had ended */
-        read_record(e, record);
+        read_record(e, record, has_memory);
     if (record->finish != TUTTI_FINISH_NONE && --r->n_unfinished == 0)
         request_done(e, r);
+}
+
+/* ---- answers of beam searches ---- */
+
+/* All answers of a search arrive at once, and may have a million tokens, which would delay those of other
+ * sequences: they are read in parts of so many tokens. */
+enum { ANSWER_PART_TOKENS = 1024 };
+
+struct long_answer {
+    struct record record;
+    int n_read;
+    struct long_answer *next;
+};
+
+/* Reads the next n tokens. A beam search has no stop strings. */
+static bool push_tokens(struct reply *reply, const struct beam_answer *answer, int first, int n)
+{
+    bool ok = true, is_stopped;
+    for (int i = first; i < first + n && ok; i++) {
+        const struct sample sample = { .token = answer->ids[i], .logprob = answer->logprobs[i] };
+        ok = reply_push(reply, &sample, &is_stopped);
+    }
+    return ok;
+}
+
+static void take_record(struct tutti_engine *e, const struct record *record)
+{
+    struct long_answer *answer = record->answer ? malloc(sizeof *answer) : NULL;
+    if (!answer) {
+        handle_record(e, record, !record->answer);
+        return;
+    }
+    *answer = (struct long_answer){ .record = *record };
+    if (e->answers_tail)
+        e->answers_tail->next = answer;
+    else
+        e->answers_head = answer;
+    e->answers_tail = answer;
+}
+
+/* Reads a part of the first answer that is not read whole. False: there is none. */
+static bool read_answer(struct tutti_engine *e)
+{
+    struct long_answer *first = e->answers_head;
+    if (!first)
+        return false;
+    const struct record *record = &first->record;
+    int n_left = record->answer->n - first->n_read;
+    int n = n_left < ANSWER_PART_TOKENS ? n_left : ANSWER_PART_TOKENS;
+    bool has_memory = push_tokens(&record->request->choices[record->choice].reply, record->answer,
+                                  first->n_read, n);
+    first->n_read += n;
+    if (has_memory && n < n_left)
+        return true;
+    e->answers_head = first->next;
+    if (!first->next)
+        e->answers_tail = NULL;
+    handle_record(e, record, has_memory);
+    free(first);
+    return true;
 }
 
 /* ---- prepared requests ---- */
@@ -353,7 +402,8 @@ static struct request *take_prepared(struct tutti_engine *e, bool *is_over)
     return r;
 }
 
-/* Streams have priority: after each prepared request, all tokens that have arrived are handled. */
+/* Streams have priority: after each prepared request, and each part of a long answer, all tokens that have
+ * arrived are handled. */
 void *text_main(void *arg)
 {
     struct tutti_engine *e = arg;
@@ -362,11 +412,12 @@ void *text_main(void *arg)
         unsigned ticket = bell_ticket(&e->text_bell);
         bool is_busy = false, is_over = false;
         for (const struct record *record; (record = queue_front(e->records)); is_busy = true) {
-            handle_record(e, record);
+            take_record(e, record);
             queue_pop(e->records);
             if (atomic_load(&e->wants_room))
                 bell_ring(&e->engine_bell);
         }
+        is_busy |= read_answer(e);
         struct request *r = take_prepared(e, &is_over);
         if (r)
             admit(e, r);
