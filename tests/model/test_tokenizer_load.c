@@ -21,7 +21,7 @@ static const float SCORES[N_TOKENS] = { 0, 0, 0, -2, -3 };
 /* One thing that a file has otherwise. */
 struct change {
     const char *key; /* "": nothing */
-    enum { MISSING, STRING, BYTES, WORDS, SHORT } as;
+    enum { MISSING, STRING, NUMBER, BYTES, WORDS, SHORT } as;
     const char *words; /* of the error */
 };
 
@@ -75,6 +75,8 @@ static void write_file(const char *path, const char *kind, const struct change *
     gguf_writer_string(w, "tokenizer.ggml.model", kind, strlen(kind));
     add_tokens(w, c);
     add_map(w, c);
+    if (c->as == NUMBER)
+        gguf_writer_u32(w, c->key, 1);
     assert_int_equal(gguf_writer_begin_data(w, NULL), TUTTI_OK);
     assert_int_equal(gguf_writer_finish(w, NULL), TUTTI_OK);
     gguf_writer_free(w);
@@ -268,6 +270,8 @@ static void broken_metadata_is_told_what_is_wrong(void **state)
         { "tokenizer.ggml.token_type", MISSING, "tokenizer.ggml.token_type: expected 5 numbers" },
         { "tokenizer.ggml.token_type", SHORT, "tokenizer.ggml.token_type: expected 5 numbers" },
         { "tokenizer.ggml.token_type", WORDS, "tokenizer.ggml.token_type[3] is 7" },
+        { "tokenizer.ggml.add_bos_token", NUMBER, "add_bos_token is a number, expected a bool" },
+        { "tokenizer.ggml.add_space_prefix", NUMBER, "add_space_prefix is a number, expected a bool" },
         { "tokenizer.ggml.precompiled_charsmap", BYTES, "of 9 bytes says that its trie has 8" },
         { "tokenizer.ggml.precompiled_charsmap", WORDS, "precompiled_charsmap is an array of type 5" },
         { "tokenizer.ggml.precompiled_charsmap", STRING, "precompiled_charsmap is no array" },

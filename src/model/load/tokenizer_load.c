@@ -397,9 +397,35 @@ static enum tutti_status read_bytes(struct tokenizer **out, const struct gguf *g
     return TUTTI_OK;
 }
 
+/* Settings that are true or false: a number instead would be ignored in silence. */
+static enum tutti_status check_flags(const json_t *scalars, const char *path, struct tutti_error *err)
+{
+    static const char *const FLAGS[] = {
+        "add_bos_token",
+        "add_eos_token",
+        "add_sep_token",
+        "add_space_prefix",
+        "remove_extra_whitespaces",
+        "normalizer.lowercase",
+        "normalizer.strip_accents",
+    };
+    for (size_t i = 0; i < sizeof FLAGS / sizeof *FLAGS; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "tokenizer.ggml.%s", FLAGS[i]);
+        const json_t *value = json_object_get(scalars, key);
+        if (value && !json_is_boolean(value))
+            return error_set(err, TUTTI_E_FORMAT, "%s: %s is %s, expected a bool", path, key,
+                             json_is_string(value) ? "a string" : "a number");
+    }
+    return TUTTI_OK;
+}
+
 static enum tutti_status load_from_gguf(struct tokenizer **out, const struct gguf *gguf, const char *path,
                                         char *why, size_t size, struct tutti_error *err)
 {
+    enum tutti_status st = check_flags(gguf_scalars(gguf), path, err);
+    if (st != TUTTI_OK)
+        return st;
     const char *kind = json_string_value(json_object_get(gguf_scalars(gguf), "tokenizer.ggml.model"));
     if (json_object_get(gguf_scalars(gguf), TOKENIZER_JSON_CONFIG_KEY)) /* the kind is for other programs */
         return tokenizer_read_gguf_json(out, gguf, path, err);
