@@ -2,7 +2,8 @@
  *
  * Rows are long (100,000 logits), and few of them matter. Passes over a whole row are kernels,
  * whose bits are the same on every processor; the tokens that they select are handled one by one.
- * Only the reported log-probabilities are sorted. */
+ * Any row of logits and any settings take a few passes: nothing is sorted but the reported
+ * log-probabilities. */
 #include "backend/sampler.h"
 
 #include "base/rng.h"
@@ -16,9 +17,11 @@
 #include <string.h>
 
 struct candidate {
-    float x; /* logit divided by the temperature */
+    float x; /* its logit, or what else the order is by */
     int32_t id;
 };
+
+enum { TALLY_BITS = 11, N_TALLIES = 1 << TALLY_BITS };
 
 struct sampler {
     int n_vocab;
@@ -26,6 +29,8 @@ struct sampler {
     float *row;                    /* [n_vocab] the logits after bias and penalties */
     int32_t *counts;               /* [n_vocab] zero between calls */
     struct candidate *candidates;
+    float weights[RACE_TILE];  /* of one tile of the row */
+    uint64_t tally[N_TALLIES]; /* by the upper bits of the order, how much there is of them */
 };
 
 enum tutti_status sampler_new(struct sampler **out, const struct kernels *kernels, int n_vocab,
@@ -237,7 +242,21 @@ static const float *apply_processors(struct sampler *s, const float *logits, con
     return s->row;
 }
 
-/* ---- truncation and draw ---- */
+/* ---- what is kept ---- */
+
+/* What a draw chooses from: the tokens of a row that no cut has removed. */
+struct kept {
+    const float *row; /* [n] */
+    int n;
+    float max, temperature;
+    float scale;           /* cuts add up exp((x - max) * scale) */
+    struct candidate last; /* in order: those after it are removed */
+    float min_p;           /* those of a smaller weight are removed; 0: none */
+    float over,
+        under; /* logits from over on have that weight, those below under do not; between them it is computed */
+    bool is_typical;
+    float mean, least; /* is_typical: those whose closeness to the mean is below least are removed */
+};
 
 /* Factor for differences of logits, where an error of a few units in the last place does not matter. */
 static float reciprocal(float temperature)
@@ -245,89 +264,202 @@ static float reciprocal(float temperature)
     return 1 / temperature < FLT_MAX ? 1 / temperature : FLT_MAX;
 }
 
-/* The logits of a draw, and how their weights are measured to decide what is kept: exp((x - max) * scale). */
-struct measure {
-    const float *row;
-    float max, scale;
-};
-
-static inline float log_weight(const struct measure *m, float x)
+static struct kept keep_all(const float *x, int n, float max, float temperature)
 {
-    return (x - m->max) * m->scale;
+    return (struct kept){ .row = x,
+                          .n = n,
+                          .max = max,
+                          .temperature = temperature,
+                          .scale = reciprocal(temperature),
+                          .last = { -INFINITY, INT32_MAX } };
 }
 
-static inline uint64_t units_of(const struct measure *m, float x)
+/* Removes tokens that are less than min_p times as probable as the most probable one. */
+static void cut_min_p(struct kept *k, float min_p)
 {
-    return race_units(exp_ref(log_weight(m, x)));
+    double y = log((double)min_p), x = (double)k->max + y * (double)k->temperature;
+    double margin = 1e-6 * (fabs(x) + (1 + fabs(y)) * (double)k->temperature); /* of rounding */
+    k->min_p = min_p;
+    k->over = (float)(x + margin);
+    k->under = (float)(x - margin);
 }
 
-static uint64_t units_of_all(const struct measure *m, const struct candidate *c, int n)
+static inline float log_weight(const struct kept *k, float x)
 {
-    uint64_t sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += units_of(m, m->row[c[i].id]);
-    return sum;
+    return (x - k->max) * k->scale;
 }
 
-/* The candidates that top-p may keep: widens a window below the maximum until it has the mass. If all candidates have less,
- * all are taken. */
-static int take_window(const struct sampler *s, const struct measure *m, int n, float temperature,
-                       uint64_t mass, struct candidate *out)
+/* How near a token's information is to the entropy; 0: equal. */
+static inline float closeness(const struct kept *k, float x)
 {
-    const float *x = m->row;
-    for (float width = 4.0f;; width *= 2) { /* beyond the last one, no candidate has a unit */
-        float floor = width > 64.0f ? -INFINITY : m->max - width * temperature;
-        uint64_t held = 0;
-        int n_held = 0;
-        float below = nextafterf(floor, -INFINITY);
-        for (int i = 0; (i = s->kernels->find_above(x, i, n, below)) < n; i++) {
-            held += units_of(m, x[i]);
-            out[n_held++] = (struct candidate){ x[i], i };
+    return -fabsf(k->mean - log_weight(k, x));
+}
+
+static inline bool is_kept(const struct kept *k, float x, int32_t id)
+{
+    if (x < k->last.x || (x == k->last.x && id > k->last.id))
+        return false;
+    if (k->min_p > 0 && !(x >= k->over) &&
+        (x < k->under || race_weight(x, k->max, k->temperature) < (double)k->min_p))
+        return false;
+    return !k->is_typical || closeness(k, x) >= k->least;
+}
+
+/* ---- cuts ---- */
+
+/* What the first candidates are, and what is counted of them: largest logits, by number or weight; or closest to
+ * the mean, by weight. */
+enum cut { CUT_LARGEST, CUT_HEAVIEST, CUT_CLOSEST };
+
+/* Larger numbers have larger keys. */
+static inline uint32_t order_key(float x)
+{
+    union {
+        float f;
+        uint32_t u;
+    } v = { .f = x + 0.0f }; /* no negative zero */
+    return v.u ^ (v.u >> 31 ? UINT32_MAX : UINT32_C(1) << 31);
+}
+
+static inline float order_of(const struct kept *k, enum cut cut, float x)
+{
+    return cut == CUT_CLOSEST ? closeness(k, x) : x;
+}
+
+static inline float just_below(float x)
+{
+    return nextafterf(x, -INFINITY);
+}
+
+/* The number of tokens of the next tile from *begin on that has a logit above floor; 0: there is none. */
+static int next_tile(const struct sampler *s, const struct kept *k, float floor, int *begin)
+{
+    int first = s->kernels->find_above(k->row, *begin, k->n, floor);
+    if (first >= k->n)
+        return 0;
+    *begin = first - first % RACE_TILE;
+    return k->n - *begin < RACE_TILE ? k->n - *begin : RACE_TILE;
+}
+
+static void weigh_tile(struct sampler *s, const struct kept *k, int begin, int n)
+{
+    s->kernels->exps(k->row + begin, n, k->max, k->scale, s->weights);
+}
+
+/* Counts what is kept and above floor; returns the total. */
+static uint64_t tally_row(struct sampler *s, const struct kept *kept, enum cut cut, float floor)
+{
+    const struct kept k = *kept; /* in registers */
+    uint64_t total = 0;
+    memset(s->tally, 0, sizeof s->tally);
+    for (int begin = 0, n; (n = next_tile(s, kept, floor, &begin)) > 0; begin += n) {
+        weigh_tile(s, kept, begin, n);
+        for (int i = 0; i < n; i++) {
+            float x = k.row[begin + i];
+            if (!(x > floor) || !is_kept(&k, x, begin + i))
+                continue;
+            uint64_t amount = cut == CUT_LARGEST ? 1 : race_units(s->weights[i]);
+            s->tally[order_key(order_of(&k, cut, x)) >> (32 - TALLY_BITS)] += amount;
+            total += amount;
         }
-        if (held >= mass || n_held == n || width > 64.0f)
-            return n_held;
     }
+    return total;
 }
 
-/* Moves the candidates that come before c[pivot] in order to the front, then the pivot; returns the
- * pivot's new index. */
-static int partition(struct candidate *c, int n, int pivot)
+/* The tally in which the first candidates have *mass, which becomes what they need of it. All have that much. */
+static uint32_t find_tally(const struct sampler *s, uint64_t *mass)
 {
-    struct candidate middle = c[pivot];
-    c[pivot] = c[n - 1];
-    int n_before = 0;
-    for (int i = 0; i < n - 1; i++) {
-        if (is_before(c[i], middle)) {
-            struct candidate moved = c[i];
-            c[i] = c[n_before];
-            c[n_before++] = moved;
-        }
+    uint32_t at = N_TALLIES - 1;
+    for (; s->tally[at] < *mass; at--)
+        *mass -= s->tally[at];
+    return at;
+}
+
+static uint64_t amount_of(const struct kept *k, enum cut cut, int32_t id)
+{
+    return cut == CUT_LARGEST ? 1 : race_units(exp_ref(log_weight(k, k->row[id])));
+}
+
+/* The last of the smallest set of first candidates among c [n], sorted by id, that has the mass. Their keys differ
+ * in the lowest n_bits only. */
+static struct candidate find_last_of(struct sampler *s, const struct kept *k, enum cut cut,
+                                     struct candidate *c, int n, int n_bits, uint64_t mass)
+{
+    int i = 0;
+    while (n_bits > 0) {
+        n_bits = n_bits > TALLY_BITS ? n_bits - TALLY_BITS : 0;
+        memset(s->tally, 0, sizeof s->tally);
+        for (i = 0; i < n; i++)
+            s->tally[order_key(c[i].x) >> n_bits & (N_TALLIES - 1)] += amount_of(k, cut, c[i].id);
+        uint32_t found = find_tally(s, &mass);
+        int n_left = 0;
+        for (i = 0; i < n; i++)
+            if ((order_key(c[i].x) >> n_bits & (N_TALLIES - 1)) == found)
+                c[n_left++] = c[i];
+        n = n_left;
     }
-    c[n - 1] = c[n_before];
-    c[n_before] = middle;
-    return n_before;
-}
-
-/* Moves the smallest set of first candidates that has the mass to the front, unsorted; returns its size, at least 1.
- * Quickselect by weight; the pivots are pseudo-random, so no row of logits makes it slow. */
-static int cut_by_mass(const struct measure *m, struct candidate *c, int n, uint64_t mass)
-{
-    int begin = 0, end = n;
-    while (begin < end) {
-        int pivot = (int)(mix64((uint64_t)begin << 32 | (uint64_t)end) % (uint64_t)(end - begin));
-        pivot = begin + partition(c + begin, end - begin, pivot);
-        uint64_t held = units_of_all(m, c + begin, pivot - begin);
-        if (held >= mass) {
-            end = pivot;
-            continue;
-        }
-        held += units_of(m, m->row[c[pivot].id]);
-        begin = pivot + 1;
-        if (held >= mass)
+    /* All are equal. */
+    for (i = 0; i < n - 1; i++) {
+        uint64_t amount = amount_of(k, cut, c[i].id);
+        if (amount >= mass)
             break;
-        mass -= held;
+        mass -= amount;
     }
-    return begin;
+    return c[i];
+}
+
+/* The same of what tally_row() has counted, which has the mass. */
+static struct candidate find_last(struct sampler *s, const struct kept *kept, enum cut cut, float floor,
+                                  uint64_t mass)
+{
+    const struct kept k = *kept;
+    struct candidate *c = s->candidates;
+    uint32_t found = find_tally(s, &mass);
+    int n_found = 0;
+    for (int begin = 0, n; (n = next_tile(s, kept, floor, &begin)) > 0; begin += n) {
+        for (int i = begin; i < begin + n; i++) {
+            float x = k.row[i], order = order_of(&k, cut, x);
+            if (order_key(order) >> (32 - TALLY_BITS) == found && x > floor && is_kept(&k, x, i))
+                c[n_found++] = (struct candidate){ order, i };
+        }
+    }
+    return find_last_of(s, kept, cut, c, n_found, 32 - TALLY_BITS, mass);
+}
+
+static void cut_top_k(struct sampler *s, struct kept *k, int top_k)
+{
+    enum { FEW = 256 }; /* a heap is faster */
+    if (top_k >= k->n)
+        return;
+    if (top_k <= FEW) {
+        take_largest(s, k->row, k->n, top_k, s->candidates);
+        k->last = s->candidates[0];
+        return;
+    }
+    (void)tally_row(s, k, CUT_LARGEST, -INFINITY);
+    k->last = find_last(s, k, CUT_LARGEST, -INFINITY, (uint64_t)top_k);
+}
+
+/* Keeps the smallest set of largest logits that has top_p of the weight of all that top-k has left. */
+static void cut_top_p(struct sampler *s, struct kept *k, const struct tutti_sampling *p)
+{
+    float floor = just_below(k->last.x);
+    uint64_t mass, total;
+    if (p->top_k > 0) {
+        total = tally_row(s, k, CUT_HEAVIEST, floor);
+        mass = race_mass((double)p->top_p * (double)total);
+    } else {
+        mass = race_mass_of((double)p->top_p * sum_exps(s, k->row, k->n, k->max, k->scale));
+        /* Widens a window below the maximum until it has the mass. Beyond the last one nothing has a unit. */
+        float width = 4;
+        do {
+            floor = width > 64 ? -INFINITY : k->max - width * k->temperature;
+            total = tally_row(s, k, CUT_HEAVIEST, floor);
+            width *= 4;
+        } while (total < mass && floor > -INFINITY);
+    }
+    if (total >= mass)
+        k->last = find_last(s, k, CUT_HEAVIEST, floor, mass);
 }
 
 bool sampler_has_typical(const struct tutti_sampling *p)
@@ -335,95 +467,68 @@ bool sampler_has_typical(const struct tutti_sampling *p)
     return p->typical_p > 0.0f && p->typical_p < 1.0f;
 }
 
-static bool is_over_min_p(const struct tutti_sampling *p, float x, float max)
+/* Keeps the smallest set nearest to the entropy that has typical_p of the weight, and all ties with its last one,
+ * as transformers' TypicalLogitsWarper does. */
+static void cut_typical(struct sampler *s, struct kept *k, float typical_p)
 {
-    return p->min_p <= 0.0f || race_weight(x, max, p->temperature) >= (double)p->min_p;
-}
-
-/* Keeps, of the candidates after min-p, the smallest set nearest to the entropy that has typical_p
- * of their weight, and all ties with its last one, as transformers' TypicalLogitsWarper does.
- * Returns its size, at least 1. */
-static int cut_typical(const struct measure *m, struct candidate *c, int n, const struct tutti_sampling *p)
-{
+    float floor = just_below(k->last.x);
     uint64_t sum = 0, energy = 0;
-    int n_left = 0;
-    for (int i = 0; i < n; i++) {
-        float y = log_weight(m, c[i].x), w = exp_ref(y);
-        if (!is_over_min_p(p, c[i].x, m->max))
-            continue;
-        sum += race_units(w);
-        energy += w > 0 ? race_units(w * -y) : 0;
-        c[n_left++] = c[i];
+    for (int begin = 0, n; (n = next_tile(s, k, floor, &begin)) > 0; begin += n) {
+        weigh_tile(s, k, begin, n);
+        for (int i = 0; i < n; i++) {
+            float x = k->row[begin + i], w = s->weights[i];
+            if (!is_kept(k, x, begin + i))
+                continue;
+            sum += race_units(w);
+            energy += w > 0 ? race_units(w * -log_weight(k, x)) : 0;
+        }
     }
     /* -log p = log(sum) - y; the entropy is its mean. */
-    float mean = -(float)((double)energy / (double)sum);
-    for (int i = 0; i < n_left; i++)
-        c[i].x = -fabsf(mean - log_weight(m, c[i].x));
-    int n_kept = cut_by_mass(m, c, n_left, race_mass((double)p->typical_p * (double)sum));
-    float last = c[0].x;
-    for (int i = 1; i < n_kept; i++)
-        last = c[i].x < last ? c[i].x : last;
-    for (int i = n_kept; i < n_left; i++)
-        if (c[i].x == last)
-            c[n_kept++] = c[i];
-    for (int i = 0; i < n_kept; i++)
-        c[i].x = m->row[c[i].id];
-    return n_kept;
+    k->mean = -(float)((double)energy / (double)sum);
+    uint64_t mass = race_mass((double)typical_p * (double)sum);
+    if (tally_row(s, k, CUT_CLOSEST, floor) < mass)
+        return;
+    k->least = find_last(s, k, CUT_CLOSEST, floor, mass).x;
+    k->is_typical = true;
 }
 
-static int32_t draw_candidate(const struct candidate *c, int n, float max, const struct tutti_sampling *p,
-                              struct race race)
-{
-    double floor = (double)p->min_p;
-    for (int i = 0; i < n; i++) {
-        double w = race_weight(c[i].x, max, p->temperature);
-        if (w >= floor)
-            race_join(&race, c[i].id, w);
-    }
-    return race.winner;
-}
+/* ---- draw ---- */
 
-static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best,
-                              const struct tutti_sampling *p, struct race race)
+/* No order is needed: only tokens that may arrive before the earliest one so far are weighed, and before there are
+ * some all that are kept. */
+static int32_t draw_kept(const struct sampler *s, const struct kept *k, int best, struct race race)
 {
-    const struct measure m = { x, x[best], reciprocal(p->temperature) };
-    struct candidate *c = s->candidates;
-    uint64_t mass = 0;
-    int n_kept;
-    if (p->top_k > 0) {
-        n_kept = take_largest(s, x, n, p->top_k, c);
-        mass = race_mass((double)p->top_p * (double)units_of_all(&m, c, n_kept));
-    } else if (p->top_p >= 1.0f) {
-        n_kept = n;
-        for (int i = 0; i < n; i++)
-            c[i] = (struct candidate){ x[i], i };
-    } else {
-        mass = race_mass_of((double)p->top_p * sum_exps(s, x, n, m.max, m.scale));
-        n_kept = take_window(s, &m, n, p->temperature, mass, c);
-    }
-    if (p->top_p < 1.0f)
-        n_kept = cut_by_mass(&m, c, n_kept, mass);
-    if (sampler_has_typical(p))
-        n_kept = cut_typical(&m, c, n_kept, p);
-    return draw_candidate(c, n_kept, m.max, p, race);
-}
-
-/* Without top-k and top-p no order is needed: only tokens that may arrive before the earliest one
- * so far are weighed. */
-static int32_t draw_plain(const struct sampler *s, const float *x, int n, int best,
-                          const struct tutti_sampling *p, struct race race)
-{
-    float max = x[best];
-    race_join(&race, best, 1);
-    struct arrival_bound bound = { .seed = race.seed, .max = max, .scale = reciprocal(p->temperature) };
+    enum { FEW = 512 };
+    const float most = 1e30f; /* more than any arrival of a token that cuts have kept */
+    struct arrival_bound bound = { .seed = race.seed, .max = k->max, .scale = k->scale };
+    float floor = just_below(k->last.x);
+    int n_few = floor > -INFINITY ? FEW : 0;
+    if (is_kept(k, k->max, best))
+        race_join(&race, best, 1);
     for (int i = 0;; i++) {
-        bound.first = (float)race.first;
-        if ((i = s->kernels->find_arrival(x, i, n, &bound)) >= n)
+        bound.first = race.first < (double)most ? (float)race.first : most;
+        i = n_few-- > 0 ? s->kernels->find_above(k->row, i, k->n, floor)
+                        : s->kernels->find_arrival(k->row, i, k->n, &bound);
+        if (i >= k->n)
             return race.winner;
-        double w = race_weight(x[i], max, p->temperature);
-        if (w >= (double)p->min_p)
-            race_join(&race, i, w);
+        if (is_kept(k, k->row[i], i))
+            race_join(&race, i, race_weight(k->row[i], k->max, k->temperature));
     }
+}
+
+static int32_t draw(struct sampler *s, const float *x, int n, int best, const struct tutti_sampling *p,
+                    struct race race)
+{
+    struct kept k = keep_all(x, n, x[best], p->temperature);
+    if (p->top_k > 0)
+        cut_top_k(s, &k, p->top_k);
+    if (p->top_p < 1.0f)
+        cut_top_p(s, &k, p);
+    if (p->min_p > 0.0f)
+        cut_min_p(&k, p->min_p);
+    if (sampler_has_typical(p))
+        cut_typical(s, &k, p->typical_p);
+    return draw_kept(s, &k, best, race);
 }
 
 /* Index of the largest logit. -1: a logit is NaN or infinite; out->token is then its id. */
@@ -462,9 +567,7 @@ bool sampler_draw(struct sampler *s, const float *logits, const struct sample_in
     } else {
         uint64_t index = (uint64_t)(in->n_ids - in->n_prompt);
         struct race race = { rng_bits(in->seed, (uint64_t)in->choice, index), INFINITY, best };
-        bool is_truncated = p->top_k > 0 || p->top_p < 1.0f || sampler_has_typical(p);
-        out->token = is_truncated ? draw_truncated(s, x, in->n_usable, best, p, race)
-                                  : draw_plain(s, x, in->n_usable, best, p, race);
+        out->token = draw(s, x, in->n_usable, best, p, race);
     }
     if (in->logprobs)
         report_logprobs(s, logits, in, logits[largest], out);

@@ -265,6 +265,8 @@ struct logits_scan {
 typedef bool scan_max_fn(const float *x, int n, float *max);
 /* sum of exp((x - max) * scale), element i into sum i % 16, reduced as in rmsnorm_fn. */
 typedef float sum_exp_fn(const float *x, int n, float max, float scale);
+/* out[i] = exp((x[i] - max) * scale), the terms of that sum. */
+typedef void exps_fn(const float *x, int n, float max, float scale, float *out);
 /* Index of the first element in begin..n-1 that is > bound, else n. NaN is never found. */
 typedef int find_above_fn(const float *x, int begin, int n, float bound);
 
@@ -304,6 +306,7 @@ struct kernels {
     divide_fn *divide;
     scan_max_fn *scan_max;
     sum_exp_fn *sum_exp;
+    exps_fn *exps;
     find_above_fn *find_above;
     find_arrival_fn *find_arrival;
     to_half_fn *to_half;

@@ -31,6 +31,7 @@
     M(divide_fn, divide, variant)                                                                            \
     M(scan_max_fn, scan_max, variant)                                                                        \
     M(sum_exp_fn, sum_exp, variant)                                                                          \
+    M(exps_fn, exps, variant)                                                                                \
     M(find_above_fn, find_above, variant)                                                                    \
     M(find_arrival_fn, find_arrival, variant)                                                                \
     M(to_half_fn, to_half, variant)                                                                          \

@@ -257,6 +257,22 @@ static void check_find(struct check *c, int n)
     }
 }
 
+static void check_exps(struct check *c, int n)
+{
+    if (!check_next(c, (any_fn *)c->k->exps, "exps_%d_%d", n, (int)c->fill))
+        return;
+    float *x = check_floats(c, (size_t)n), *want = check_floats(c, (size_t)n),
+          *got = check_floats(c, (size_t)n);
+    check_fill(c, x, (size_t)n);
+    for (int k = 0; k < 3; k++) {
+        float scale = k == 0 ? 1 : k == 1 ? 0.1f : 30;
+        exps_ref(x, n, x[0], scale, want);
+        c->k->exps(x, n, x[0], scale, got);
+        check_bits(c, want, got, (size_t)n);
+    }
+    check_done(c);
+}
+
 /* Against the definition: nobody who arrives before `first` is passed over; against the plain one: the same bits, so the same index. */
 static void check_rivals(struct check *c, int n)
 {
@@ -322,6 +338,7 @@ void check_sampling(struct check *c)
         c->fill = (enum fill)fill;
         for (int i = 0; i < N_LENGTHS; i++) {
             check_find(c, LENGTHS[i]);
+            check_exps(c, LENGTHS[i]);
             check_scan(c, LENGTHS[i]);
             check_rivals(c, LENGTHS[i]);
         }

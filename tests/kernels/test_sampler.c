@@ -3,6 +3,7 @@
 #include "base/rng.h"
 #include "device.h"
 #include "kernels/kernels.h"
+#include "kernels/race.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -222,7 +223,7 @@ static void every_processor_agrees_with_the_reference(void **state)
     sampler_free(sampler);
 }
 
-/* Large vocabularies take the window of the nucleus through several widths. */
+/* Large vocabularies take the window of the nucleus through several widths, and a large top-k is found by counting. */
 static void the_nucleus_of_a_large_vocabulary_is_exact(void **state)
 {
     (void)state;
@@ -235,6 +236,7 @@ static void the_nucleus_of_a_large_vocabulary_is_exact(void **state)
         for (size_t k = 0; k < 4; k++) {
             struct tutti_sampling p = defaults;
             p.top_p = masses[k];
+            p.top_k = k % 2 == 0 ? 0 : 700;
             fill_logits(logits, MAX_VOCAB, i, scales[i]);
             struct sample_input in = { .n_usable = MAX_VOCAB, .sampling = &p };
             reference(logits, &in, probability);
@@ -252,6 +254,71 @@ static void the_nucleus_of_a_large_vocabulary_is_exact(void **state)
         }
     }
     assert_true(n_checked > 0);
+    sampler_free(sampler);
+}
+
+/* Calls of kernels that visit a tile of the row, or search it. */
+static int n_tiles, n_searches;
+static struct kernels counted;
+
+static void count_exps(const float *x, int n, float max, float scale, float *out)
+{
+    n_tiles++;
+    counted.exps(x, n, max, scale, out);
+}
+
+static int count_find_above(const float *x, int begin, int n, float bound)
+{
+    n_searches++;
+    return counted.find_above(x, begin, n, bound);
+}
+
+static int count_find_arrival(const float *x, int begin, int n, const struct arrival_bound *r)
+{
+    n_searches++;
+    return counted.find_arrival(x, begin, n, r);
+}
+
+/* Neither settings nor logits make a draw much longer: all rows of a step wait for the longest one. */
+static void every_draw_takes_a_few_passes(void **state)
+{
+    (void)state;
+    enum { N = 100000, TILES = (N + RACE_TILE - 1) / RACE_TILE };
+    static const struct tutti_sampling settings[] = {
+        { .temperature = 1, .top_p = 1 },
+        { .temperature = 1, .top_p = 0.95f },
+        { .temperature = 1, .top_p = 1, .typical_p = 0.9f },
+        { .temperature = 1, .top_p = 1, .top_k = N },
+        { .temperature = 1, .top_p = 1, .top_k = N - 1 },
+        { .temperature = 1, .top_p = 1, .top_k = N / 2 },
+        { .temperature = 2, .top_p = 0.999f, .top_k = N - 1, .typical_p = 0.999f },
+        { .temperature = 2, .top_p = 0.5f, .top_k = N / 2, .min_p = 1e-9f, .typical_p = 0.5f },
+        { .temperature = 1e-3f, .top_p = 0.999f, .typical_p = 0.999f },
+    };
+    static float logits[N];
+    struct kernels kernels;
+    struct sampler *sampler = NULL;
+    kernels_init(&counted, cpu_detect());
+    kernels = counted;
+    kernels.exps = count_exps;
+    kernels.find_above = count_find_above;
+    kernels.find_arrival = count_find_arrival;
+    assert_int_equal(sampler_new(&sampler, &kernels, N, NULL), TUTTI_OK);
+    for (int shape = 0; shape < 4; shape++) {
+        fill_logits(logits, N, 1, shape == 0 ? 0 : 10);
+        for (int i = 0; i < N; i++)
+            logits[i] = shape == 2 ? (float)i * 1e-4f : shape == 3 && i == 777 ? 40 : logits[i];
+        for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+            struct tutti_sampling p = settings[i];
+            p.repetition_penalty = 1;
+            struct sample_input in = { .n_usable = N, .sampling = &p, .seed = i };
+            struct sample sample;
+            n_tiles = n_searches = 0;
+            assert_true(sampler_draw(sampler, logits, &in, &sample));
+            if (n_tiles > 5 * TILES || n_searches > N / 10)
+                fail_msg("logits %d, settings %zu: %d tiles, %d searches", shape, i, n_tiles, n_searches);
+        }
+    }
     sampler_free(sampler);
 }
 
@@ -579,6 +646,7 @@ int main(void)
         cmocka_unit_test(distributions_are_those_of_transformers),
         cmocka_unit_test(every_processor_agrees_with_the_reference),
         cmocka_unit_test(the_nucleus_of_a_large_vocabulary_is_exact),
+        cmocka_unit_test(every_draw_takes_a_few_passes),
         cmocka_unit_test(greedy_takes_the_lowest_of_equal_ids),
         cmocka_unit_test(the_same_seed_draws_the_same),
         cmocka_unit_test(rows_that_are_alike_are_mostly_drawn_alike),

@@ -22,6 +22,12 @@ float sum_exp_ref(const float *x, int n, float max, float scale)
     return fold16(sum);
 }
 
+void exps_ref(const float *x, int n, float max, float scale, float *out)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = exp_ref((x[i] - max) * scale);
+}
+
 int find_above_ref(const float *x, int begin, int n, float bound)
 {
     int i = begin;

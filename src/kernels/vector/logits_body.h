@@ -30,6 +30,15 @@ float VARIANT(sum_exp)(const float *x, int n, float max, float scale)
     return v_fold(sum);
 }
 
+void VARIANT(exps)(const float *x, int n, float max, float scale, float *out)
+{
+    for (int i = 0; i < n; i += 16) {
+        int lanes = lanes_left(i, n);
+        vec16 e = v_exp(v_mul(v_sub(v_load_n(x + i, lanes), v_set(max)), v_set(scale)));
+        v_store_n(out + i, e, lanes);
+    }
+}
+
 int VARIANT(find_above)(const float *x, int begin, int n, float bound)
 {
     vec16 limit = v_set(bound);
