@@ -2,14 +2,19 @@
 
 #include "engine/requests/request.h"
 
-enum { ENOUGH = 4 };                      /* requests that must have started before the rate is used */
+enum {
+    ENOUGH = 4,         /* requests that must have started before the rate is used */
+    FIRST_ANSWER = 256, /* tokens that an answer is expected to have before one has ended */
+};
 static const double FORGETTING = 1 / 32.; /* decay of older measurements, for each request that starts */
 
 static int64_t work_of(const struct forecast *f, const struct request *r)
 {
     double mean = atomic_load_explicit(&f->mean_answer, memory_order_relaxed);
     int max_tokens = r->spec.max_tokens;
-    double answer = mean > 0 && (max_tokens == 0 || mean < max_tokens) ? mean : max_tokens;
+    double answer = mean > 0 ? mean : FIRST_ANSWER;
+    if (max_tokens > 0 && max_tokens < answer)
+        answer = max_tokens;
     double n_answers = r->spec.no_answer ? 0 : r->spec.n_choices;
     return request_estimate_prompt(r) + (int64_t)(OUTPUT_WORK * answer * n_answers) + 1;
 }
@@ -80,7 +85,7 @@ void forecast_look(struct forecast *f, uint64_t now_us)
 
 void forecast_begin(struct forecast *f, struct request *r)
 {
-    double work = (double)r->work;
+    double work = (double)work_of(f, r); /* by the mean that is known now, as that of requests to come */
     forecast_leave(f, r);
     f->mean_work += (work - f->mean_work) * (f->mean_work > 0 ? FORGETTING : 1);
     if (f->since_us == 0)
@@ -118,6 +123,11 @@ void forecast_close(struct forecast *f, double weights, int n_free, uint64_t now
 
 void forecast_answer(struct forecast *f, int n_tokens)
 {
+    if (f->answer == 0) { /* what was measured before is by the expected answer */
+        f->work = f->us = f->last_work = f->mean_work = 0;
+        f->n_begun = 0;
+        atomic_store_explicit(&f->rate, 0, memory_order_relaxed);
+    }
     f->answer = f->answer > 0 ? f->answer + (n_tokens - f->answer) / 32 : n_tokens;
     atomic_store_explicit(&f->mean_answer, f->answer, memory_order_relaxed);
 }
