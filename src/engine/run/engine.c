@@ -373,7 +373,7 @@ static void init_stats(struct tutti_engine *e)
     now->kv_spill_host_slots = copies.n_host_slots;
     now->max_context = e->options.max_context;
     now->has_prefix_cache = !e->options.no_prefix_cache && !e->model->desc.has_prefix;
-    stats_publish(&e->stats);
+    stats_publish(&e->stats, true);
 }
 
 static void wake_engine(void *user)

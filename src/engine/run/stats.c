@@ -44,9 +44,12 @@ void histogram_add(struct tutti_histogram *h, uint64_t us)
     h->sum += seconds;
 }
 
-void stats_publish(struct stats *stats)
+void stats_publish(struct stats *stats, bool waits)
 {
-    pthread_mutex_lock(&stats->lock);
+    if (waits)
+        pthread_mutex_lock(&stats->lock);
+    else if (pthread_mutex_trylock(&stats->lock) != 0)
+        return;
     stats->shared = stats->now;
     stats->shared_n_begun = stats->n_begun;
     pthread_mutex_unlock(&stats->lock);

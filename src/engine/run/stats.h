@@ -27,7 +27,8 @@ void stats_clear(struct stats *stats); /* a zeroed one is allowed */
 
 /* Engine thread: */
 void histogram_add(struct tutti_histogram *h, uint64_t us);
-void stats_publish(struct stats *stats);
+/* waits: for a reader that copies the snapshot; else that one stays as it is until the next call. */
+void stats_publish(struct stats *stats, bool waits);
 
 /* Any thread: */
 void stats_read(struct stats *stats, struct tutti_stats *out);

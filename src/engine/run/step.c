@@ -154,7 +154,7 @@ static void note_spill_counts(struct tutti_stats *now, const struct tutti_engine
     now->n_spill_read_errors = copies.n_read_errors;
 }
 
-static void note_counts(struct tutti_engine *e)
+static void note_counts(struct tutti_engine *e, bool is_busy)
 {
     struct kv_counts counts = kv_pool_counts(e->scheduler->pool);
     struct tutti_stats *now = &e->stats.now;
@@ -178,7 +178,7 @@ static void note_counts(struct tutti_engine *e)
         now->draft_pages_used = (uint64_t)draft.pages.n_used;
         now->draft_pages_cached = (uint64_t)draft.pages.n_cached;
     }
-    stats_publish(&e->stats);
+    stats_publish(&e->stats, !is_busy);
 }
 
 /* Plans a step and hands it to the device. False: there is nothing to compute now. *is_any_waiting: a sequence waits for
@@ -392,7 +392,7 @@ void *step_main(void *arg)
         bool is_busy = move_pages(e);
         is_busy |= do_step(e);
         atomic_store(&e->is_settled, !is_busy && !(e->spill && spill_is_busy(e->spill)));
-        note_counts(e);
+        note_counts(e, is_busy);
         answers_flush(e);
         if (is_busy)
             continue;
