@@ -1,5 +1,6 @@
 /* Regular expressions that tutti does not know, compared with the Hugging Face tokenizers library:
  * tests/fixtures/tokenizer/patterns.json, made by tools/fixtures/make_pattern_fixtures.py. */
+#include "base/rng.h"
 #include "tokenizer/json/byte_files.h"
 #include "tokenizer/stages/pretokenize.h"
 #include "word_hash.h"
@@ -175,6 +176,44 @@ static void long_texts_stay_within_the_limits(void **state)
             check_limit(SOURCES[i], UNITS[k], (1 << 18) / strlen(UNITS[k]), "", NULL);
 }
 
+/* Groups of three digits are cut from whole runs: as Oniguruma cuts by the same pattern in brackets, which is another
+ * one for tutti, but in linear time. */
+static void groups_of_digits_are_cut_in_linear_time(void **state)
+{
+    static const char *const PATTERNS[][2] = {
+        { "\\d{1,3}(?=(?:\\d{3})*\\b)", "(?:\\d{1,3}(?=(?:\\d{3})*\\b))" },
+        { "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))", "(?:\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N})))" },
+    };
+    static const char *const PARTS[] = {
+        "1", "23", "4567890", "\xD9\xA3", "\xC2\xB2",    "\xE0\xA5\xA7\xE0\xA5\xA8", "a", "_",
+        " ", ".",  "\n",      "\xCC\x81", "\xE4\xB8\x80"
+    };
+    enum { N_PARTS = sizeof PARTS / sizeof *PARTS, N_TEXTS = 3000, N_DIGITS = 1 << 20 };
+    char *digits = malloc(N_DIGITS + 1);
+    assert_non_null(digits);
+    memset(digits, '7', N_DIGITS);
+    digits[N_DIGITS] = '\0';
+    (void)state;
+    for (size_t p = 0; p < sizeof PATTERNS / sizeof *PATTERNS; p++) {
+        struct pretokenizer pre = split_by(PATTERNS[p][0]), plain = split_by(PATTERNS[p][1]);
+        const char *why;
+        for (uint64_t i = 0; i < N_TEXTS; i++) {
+            uint64_t got = WORD_HASH_BEGIN, want = WORD_HASH_BEGIN;
+            char text[200] = "";
+            for (uint64_t k = 0; k < 1 + mix64(i) % 20; k++)
+                strcat(text, PARTS[mix64(i << 8 | k) % (mix64(~i) % 3 == 0 ? 4 : N_PARTS)]);
+            assert_true(cut(&pre, text, &got, &why) && cut(&plain, text, &want, &why));
+            if (got != want)
+                fail_msg("%s: \"%s\" is cut otherwise", PATTERNS[p][0], text);
+        }
+        uint64_t hash = WORD_HASH_BEGIN;
+        assert_true(cut(&pre, digits, &hash, &why));
+        pretokenizer_clear(&pre);
+        pretokenizer_clear(&plain);
+    }
+    free(digits);
+}
+
 static void check_refusal(const char *source, size_t n_bytes, const char *words)
 {
     struct pattern *pattern = NULL;
@@ -244,6 +283,7 @@ int main(void)
         cmocka_unit_test(threads_share_a_pattern),
         cmocka_unit_test(limits_of_patterns_are_named),
         cmocka_unit_test(long_texts_stay_within_the_limits),
+        cmocka_unit_test(groups_of_digits_are_cut_in_linear_time),
         cmocka_unit_test(large_patterns_are_bounded),
         cmocka_unit_test(a_text_beyond_a_limit_is_an_error_that_names_it),
     };

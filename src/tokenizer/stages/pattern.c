@@ -1,6 +1,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/stages/pattern.h"
 
+#include "base/utf8.h"
 #include "tokenizer/unicode/substitutes.h"
 
 #include <oniguruma.h>
@@ -31,6 +32,7 @@ struct pattern {
     bool has_jit;
     OnigRegex regex;        /* UNKNOWN */
     bool *lacks_substitute; /* [n_substitutes]; NULL: EXACT */
+    bool is_by_threes; /* it finds runs of digits, of which groups of three from the end are the matches */
 };
 
 struct pattern_matcher {
@@ -39,6 +41,10 @@ struct pattern_matcher {
     OnigMatchParam *param;
     OnigRegion *region;
     uint64_t n_steps; /* left, for searches that take more than the first steps */
+    /* is_by_threes: the last match ended at next, and the run that it began ends at run_end. */
+    const struct pattern *run_pattern;
+    const char *run_text;
+    size_t next, run_end;
     const char *why;
 };
 
@@ -253,6 +259,55 @@ static int search_oniguruma(const struct pattern *pattern, struct pattern_matche
     return 1;
 }
 
+/* ---- digits in groups of three ---- */
+
+/* Each match looks ahead over all digits that follow, which takes quadratic time, in which no limit counts
+ * anything, because nothing goes back. So a whole run is found at once, and then divided. */
+static const char *const BY_THREES[][2] = {
+    { "\\d{1,3}(?=(?:\\d{3})*\\b)", "(?<!\\d)\\d++\\b" },
+    { "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))", "\\p{N}++" },
+};
+
+/* The pattern of runs of a pattern of groups; NULL: another pattern. */
+static const char *find_by_threes(const char *source, size_t n_bytes)
+{
+    for (size_t i = 0; i < sizeof BY_THREES / sizeof *BY_THREES; i++)
+        if (strlen(BY_THREES[i][0]) == n_bytes && memcmp(source, BY_THREES[i][0], n_bytes) == 0)
+            return BY_THREES[i][1];
+    return NULL;
+}
+
+static int find_once(const struct pattern *pattern, struct pattern_matcher *m, const char *text,
+                     size_t n_bytes, size_t from, size_t *begin, size_t *end)
+{
+    return (pattern->kind == PATTERN_UNKNOWN ? search_oniguruma : search_pcre2)(pattern, m, text, n_bytes,
+                                                                                from, begin, end);
+}
+
+static int find_by_three(const struct pattern *pattern, struct pattern_matcher *m, const char *text,
+                         size_t n_bytes, size_t from, size_t *begin, size_t *end)
+{
+    size_t n_first = 3;
+    bool is_within = m->run_pattern == pattern && m->run_text == text && from > 0 && m->next == from;
+    if (!is_within || from == m->run_end) {
+        int found = find_once(pattern, m, text, n_bytes, from, begin, &m->run_end);
+        if (found <= 0)
+            return found;
+        size_t n = utf8_count(text + *begin, m->run_end - *begin);
+        n_first = n % 3 > 0 ? n % 3 : 3;
+        from = *begin;
+    }
+    *begin = from;
+    *end = from;
+    for (size_t i = 0; i < n_first; i++)
+        for (++*end; *end < m->run_end && (text[*end] & 0xC0) == 0x80;)
+            ++*end;
+    m->run_pattern = pattern;
+    m->run_text = text;
+    m->next = *end;
+    return 1;
+}
+
 /* ---- patterns ---- */
 
 /* The number of an escaped character, \xHH, \x{H...} or \uHHHH; *n: its bytes. -1: another escape. */
@@ -325,7 +380,13 @@ static enum tutti_status compile(struct pattern *pattern, const char *source, si
     if (pattern->kind == PATTERN_EXACT)
         return compile_pcre2(pattern, source, n_bytes, name, err);
     bool is_known = pattern->kind == PATTERN_KNOWN;
+    const char *runs = find_by_threes(source, n_bytes);
     struct buf text = { 0 };
+    if (runs) {
+        pattern->is_by_threes = true;
+        source = runs;
+        n_bytes = strlen(runs);
+    }
     bool ok = choose_substitutes(pattern, source, n_bytes) &&
               (is_known ? rewrite_known(&text, source) : rewrite_punctuation(&text, source, n_bytes));
     enum tutti_status st = !ok ? error_out_of_memory(name, err)
@@ -399,8 +460,7 @@ bool pattern_prepare(const struct pattern *pattern, const char *text, size_t n_b
 int pattern_find(const struct pattern *pattern, struct pattern_matcher *m, const char *text, size_t n_bytes,
                  size_t from, size_t *begin, size_t *end)
 {
-    return (pattern->kind == PATTERN_UNKNOWN ? search_oniguruma : search_pcre2)(pattern, m, text, n_bytes,
-                                                                                from, begin, end);
+    return (pattern->is_by_threes ? find_by_three : find_once)(pattern, m, text, n_bytes, from, begin, end);
 }
 
 /* ---- matchers ---- */
