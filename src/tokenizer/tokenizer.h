@@ -111,9 +111,10 @@ MUST_CHECK enum tutti_status tokenizer_add_token(struct tokenizer *tok, const ch
                                                  struct added_token token, const char *name,
                                                  struct tutti_error *err);
 /* Adds the model's own special pieces: CONTROL and UNKNOWN; of GGUF vocabularies also
- * USER_DEFINED. */
+ * USER_DEFINED. stripping: a text loses the blanks after them, as in Phi-3. */
 MUST_CHECK enum tutti_status tokenizer_add_own_tokens(struct tokenizer *tok, bool with_user_defined,
-                                                      const char *name, struct tutti_error *err);
+                                                      bool stripping, const char *name,
+                                                      struct tutti_error *err);
 void tokenizer_clear_added(struct tokenizer *tok);
 MUST_CHECK enum tutti_status tokenizer_finish_added(struct tokenizer *tok, const char *name,
                                                     struct tutti_error *err);

@@ -75,6 +75,8 @@ static void write_file(const char *path, const char *kind, const struct change *
     gguf_writer_string(w, "tokenizer.ggml.model", kind, strlen(kind));
     add_tokens(w, c);
     add_map(w, c);
+    if (is_changed(c, "general.name", STRING))
+        gguf_writer_string(w, c->key, c->words, strlen(c->words));
     if (c->as == NUMBER)
         gguf_writer_u32(w, c->key, 1);
     assert_int_equal(gguf_writer_begin_data(w, NULL), TUTTI_OK);
@@ -144,6 +146,31 @@ static void a_vocabulary_without_bytes_has_unknown_text(void **state)
     assert_memory_equal(ids.ids, WANT, sizeof WANT);
     ids_clear(&ids);
     tokenizer_free(tok);
+}
+
+/* As in llama.cpp: blanks after the marks of Phi-3 vanish, which the file says by its name only. */
+static void marks_of_phi_3_take_the_blanks_after_them(void **state)
+{
+    static const struct {
+        const char *name;
+        bool strips;
+    } NAMES[] = {
+        { "Phi3", true }, { "my-phi-3-mini", true }, { "Phi 3.5 Mini", false }, { "phi-4", false }
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        const struct change change = { "general.name", STRING, NAMES[i].name };
+        char why[256];
+        struct tokenizer *tok = NULL;
+        assert_int_equal(load(&tok, "llama", &change, N_TOKENS, why, NULL), TUTTI_OK);
+        assert_int_equal(tokenizer_n_added(tok), 3);
+        for (size_t k = 0; k < 3; k++) {
+            struct added_token token = tokenizer_added(tok, k);
+            bool is_unknown = strcmp(TOKENS[token.id], "<unk>") == 0;
+            assert_int_equal(token.takes_right_blanks, NAMES[i].strips && !is_unknown);
+        }
+        tokenizer_free(tok);
+    }
 }
 
 /* ids: of the array that tutti writes; NULL: none. */
@@ -312,6 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_unigram_vocabulary_has_the_defaults_of_its_kind),
         cmocka_unit_test(a_vocabulary_without_bytes_has_unknown_text),
+        cmocka_unit_test(marks_of_phi_3_take_the_blanks_after_them),
         cmocka_unit_test(a_gguf_file_lists_what_ends_an_answer),
         cmocka_unit_test(the_end_of_a_turn_may_have_any_type),
         cmocka_unit_test(another_kind_is_no_error_but_no_tokenizer),

@@ -322,6 +322,13 @@ static void restore_marks(struct gguf_vocab *v, const json_t *added)
     }
 }
 
+/* No key says what the marks of Phi-3 do to the blanks after them: llama.cpp, too, knows it by the model's name. */
+static bool strips_blanks(const json_t *scalars)
+{
+    const char *name = json_string_value(json_object_get(scalars, "general.name"));
+    return name && (strcasestr(name, "phi-3") || strcasestr(name, "phi3"));
+}
+
 /* Sets bos and eos of a text, and the added tokens: tutti's own list, else all control and
  * user-defined pieces, as in llama.cpp. Without keys, the kind llama begins with bos and the kind t5 ends with
  * eos; tutti's own kind leaves both to the family. */
@@ -331,7 +338,7 @@ static enum tutti_status finish_pieces(struct tokenizer *tok, const json_t *scal
 {
     static const char BOS[] = "tokenizer.ggml.add_bos_token", EOS[] = "tokenizer.ggml.add_eos_token";
     enum tutti_status st = added ? tokenizer_add_listed(tok, added, path, err)
-                                 : tokenizer_add_own_tokens(tok, true, path, err);
+                                 : tokenizer_add_own_tokens(tok, true, strips_blanks(scalars), path, err);
     if (st == TUTTI_OK && !added)
         st = tokenizer_finish_added(tok, path, err);
     tokenizer_set_prefix_rule(tok, flag_of(scalars, TOKENIZER_PREFIX_KEY, false));

@@ -54,8 +54,19 @@ enum tutti_status tokenizer_add_token(struct tokenizer *tok, const char *text, s
     return TUTTI_OK;
 }
 
-enum tutti_status tokenizer_add_own_tokens(struct tokenizer *tok, bool with_user_defined, const char *name,
-                                           struct tutti_error *err)
+/* After these tokens of Phi-3 blanks stay. */
+static bool keeps_blanks_after(const struct tokenizer *tok, int32_t id)
+{
+    static const char *const KEEPING[] = { "<unk>", "<s>", "<|endoftext|>" };
+    for (size_t i = 0; i < sizeof KEEPING / sizeof *KEEPING; i++)
+        if (tok->pieces[id].n_bytes == strlen(KEEPING[i]) &&
+            memcmp(vocab_bytes(tok, id), KEEPING[i], strlen(KEEPING[i])) == 0)
+            return true;
+    return false;
+}
+
+enum tutti_status tokenizer_add_own_tokens(struct tokenizer *tok, bool with_user_defined, bool stripping,
+                                           const char *name, struct tutti_error *err)
 {
     for (int32_t id = 0; id < tok->n_pieces; id++) {
         const struct piece_entry *p = &tok->pieces[id];
@@ -64,7 +75,11 @@ enum tutti_status tokenizer_add_own_tokens(struct tokenizer *tok, bool with_user
             !utf8_is_valid(vocab_bytes(tok, id), p->n_bytes) ||
             !(is_special || (with_user_defined && p->type == PIECE_USER_DEFINED)))
             continue;
-        if (!added_tokens_put(&tok->added, (struct added_token){ .id = id, .is_special = is_special }))
+        if (!added_tokens_put(
+                &tok->added,
+                (struct added_token){ .id = id,
+                                      .is_special = is_special,
+                                      .takes_right_blanks = stripping && !keeps_blanks_after(tok, id) }))
             return error_out_of_memory(name, err);
     }
     return TUTTI_OK;

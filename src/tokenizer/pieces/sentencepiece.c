@@ -268,7 +268,7 @@ static enum tutti_status finish(struct tokenizer *tok, const char *name, struct 
 {
     enum tutti_status st = tok->kind == TOKENIZER_UNIGRAM ? unigram_finish(tok, name, err) : TUTTI_OK;
     if (st == TUTTI_OK)
-        st = tokenizer_add_own_tokens(tok, false, name, err);
+        st = tokenizer_add_own_tokens(tok, false, false, name, err);
     return st == TUTTI_OK ? tokenizer_finish_added(tok, name, err) : st;
 }
 
