@@ -439,6 +439,17 @@ static const struct upload {
       "\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.39.2\",\"use_cache\":true,\"vocab_size"
       "\":65024}",
       "falcon", NULL },
+    { "DeepSeek-R1-0528-Qwen3-8B",
+      "{\"architectures\":[\"Qwen3ForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,\"b"
+      "os_token_id\":151643,\"eos_token_id\":151645,\"head_dim\":128,\"hidden_act\":\"silu\",\"hidden_s"
+      "ize\":4096,\"initializer_range\":0.02,\"intermediate_size\":12288,\"max_position_embeddings\":13"
+      "1072,\"max_window_layers\":36,\"model_type\":\"qwen3\",\"num_attention_heads\":32,\"num_hidden_l"
+      "ayers\":36,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-06,\"rope_scaling\":{\"attn_factor\":0."
+      "8782488562869419,\"factor\":4.0,\"original_max_position_embeddings\":32768,\"rope_type\":\"yarn"
+      "\"},\"rope_theta\":1000000,\"sliding_window\":null,\"tie_word_embeddings\":false,\"torch_dtype\""
+      ":\"bfloat16\",\"transformers_version\":\"4.51.0\",\"use_cache\":true,\"use_sliding_window\":fals"
+      "e,\"vocab_size\":151936}",
+      "qwen3", NULL },
 };
 
 static const struct family *family_of(const json_t *config)
