@@ -121,6 +121,20 @@ def test_yarns_factor_of_attention_is_ignored_with_a_warning(tmp_path):
     assert out[0].read_bytes() == out[1].read_bytes()
 
 
+def test_exact_gelu_of_gpt2_is_a_key_of_its_own(tmp_path):
+    folder, path, out = tmp_path / "gpt2", tmp_path / "gpt2.gguf", [tmp_path / name for name in ("folder", "file", "tanh")]
+    shutil.copytree(os.path.join(FIXTURES, "gpt2-tiny"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"activation_function": "gelu"}))
+    tutti("convert", folder, path)
+    assert read_gguf(path)[0]["gpt2.hidden_act"] == "gelu"
+    tutti("logits", folder, "--ids", "5,6,7", "--out", out[0])
+    tutti("logits", path, "--ids", "5,6,7", "--out", out[1])
+    change(path, {}, without=["gpt2.hidden_act"])
+    tutti("logits", path, "--ids", "5,6,7", "--out", out[2])
+    assert out[0].read_bytes() == out[1].read_bytes() != out[2].read_bytes()
+
+
 def test_suppressed_tokens_are_refused_by_name(demo):
     change(demo, {"tokenizer.ggml.suppress_tokens": (LIST, (INT32, [5, 6]))})
     assert "tokenizer.ggml.suppress_tokens: tokens that may never be sampled" in refusal(demo)

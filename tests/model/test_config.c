@@ -180,7 +180,7 @@ static void a_broken_configuration_is_told_what_is_wrong(void **state)
           "partial_rotary_factor: another number than rotary_pct's", TUTTI_E_UNSUPPORTED },
         { "gpt2-tiny", "n_positions", "257", "256 rows, expected one for each of 257", TUTTI_E_FORMAT },
         { "gpt2-tiny", "n_embd", "62", "multiple of the heads", TUTTI_E_UNSUPPORTED },
-        { "gpt2-tiny", "activation_function", "\"relu\"", "relu is not supported", TUTTI_E_UNSUPPORTED },
+        { "gpt2-tiny", "activation_function", "\"silu\"", "silu is not supported", TUTTI_E_UNSUPPORTED },
         { "gpt2-tiny", "scale_attn_by_inverse_layer_idx", "true", "inverse_layer_idx", TUTTI_E_UNSUPPORTED },
         { "gpt2-tiny", "n_inner", "128", "c_fc.weight: shape [64, 160], expected [64, 128]", TUTTI_E_FORMAT },
         { "bloom-tiny", "n_embed", "1000000000", "n_embed: 1000000000, expected", TUTTI_E_FORMAT },

@@ -450,6 +450,13 @@ static const struct upload {
       ":\"bfloat16\",\"transformers_version\":\"4.51.0\",\"use_cache\":true,\"use_sliding_window\":fals"
       "e,\"vocab_size\":151936}",
       "qwen3", NULL },
+    { "Cerebras-GPT-111M",
+      "{\"activation_function\":\"gelu\",\"architectures\":[\"GPT2LMHeadModel\"],\"attn_pdrop\":0.0,\"e"
+      "mbd_pdrop\":0.0,\"initializer_range\":0.02,\"layer_norm_epsilon\":1e-05,\"model_type\":\"gpt2\","
+      "\"n_embd\":768,\"n_head\":12,\"n_inner\":3072,\"n_layer\":10,\"n_positions\":2048,\"resid_pdrop"
+      "\":0.0,\"scale_attn_weights\":true,\"tokenizer_class\":\"GPT2Tokenizer\",\"use_cache\":true,\"vo"
+      "cab_size\":50257}",
+      "gpt2", NULL },
 };
 
 static const struct family *family_of(const json_t *config)
