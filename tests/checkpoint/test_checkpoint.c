@@ -601,7 +601,8 @@ static void a_broken_folder_is_told_what_is_wrong(void **state)
                "{\"weight_map\": {\"a\": \"a.safetensors\", \"b\": \"b.safetensors\"}}");
     expect_folder(TUTTI_E_FORMAT, "it is also in");
     struct checkpoint *ck;
-    write_text("model.safetensors.index.json", "{\"weight_map\": {\"a\": \"a.safetensors\"}}");
+    write_text("model.safetensors.index.json",
+               "{\"weight_map\": {\"a\": \"a.safetensors\", \"lm_head.weight\": \"a.safetensors\"}}");
     assert_int_equal(checkpoint_open(&ck, folder, NULL), TUTTI_OK);
     checkpoint_close(ck);
 }
