@@ -601,7 +601,8 @@ static void a_broken_folder_is_told_what_is_wrong(void **state)
                "{\"weight_map\": {\"a\": \"a.safetensors\", \"b\": \"b.safetensors\"}}");
     expect_folder(TUTTI_E_FORMAT, "it is also in");
     struct checkpoint *ck;
-    write_text("model.safetensors.index.json", "{\"weight_map\": {\"a\": \"a.safetensors\"}}");
+    write_text("model.safetensors.index.json",
+               "{\"weight_map\": {\"a\": \"a.safetensors\", \"lm_head.weight\": \"a.safetensors\"}}");
     assert_int_equal(checkpoint_open(&ck, folder, NULL), TUTTI_OK);
     checkpoint_close(ck);
 }
@@ -610,6 +611,9 @@ static void a_broken_folder_is_told_what_is_wrong(void **state)
 static void a_quantized_upload_is_named(void **state)
 {
     (void)state;
+#define GPTQ(dynamic)                                                                                        \
+    "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 128, "              \
+    "\"dynamic\": " dynamic "}}"
     static const struct {
         const char *config, *words;
     } CASES[] = {
@@ -622,6 +626,11 @@ static void a_quantized_upload_is_named(void **state)
           "\"rotation\": "
           "\"hadamard\"}}",
           "rotation: \"hadamard\", expected null" },
+        { GPTQ("{\"-:.*mlp.gate$\": {}, \"+:.*down_proj.*\": {\"bits\": 8, \"group_size\": 64}}"),
+          "(gptq): dynamic: \"+:.*down_proj.*\": {\"bits\":8,\"group_size\":64}, expected the bits" },
+        { GPTQ("{\".*up_proj.*\": {\"bits\": 4, \"group_size\": 32}}"), "dynamic: \".*up_proj.*\"" },
+        { GPTQ("{\"-:.*mlp.gate$\": {}, \"-:lm_head\": {\"bits\": 8}, \".*\": {\"bits\": 4}}"), NULL },
+        { GPTQ("null"), NULL },
         { "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 0}}",
           "group_size: 0, expected the columns of a group, or -1" },
         { "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": "

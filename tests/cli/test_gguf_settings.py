@@ -94,7 +94,6 @@ def refusal(path):
     ("olmo3-tiny", {"olmo2.attention.sliding_window_pattern": (UINT32, 2)}, "sliding_window_pattern: windows"),
     ("olmo3-tiny", {"olmo2.attention.sliding_window_pattern": (LIST, (BOOL, [True, False] * 2 + [True]))}, "sliding_window_pattern: windows"),
     ("olmo3-tiny", {"olmo2.rope.freq_base_swa": (FLOAT, 1e4)}, "rope.freq_base_swa"),
-    ("olmo3-tiny", {"olmo2.rope.scaling.yarn_attn_factor": (FLOAT, 1.5)}, "rope.scaling.yarn_attn_factor"),
     ("gemma3-tiny", {"gemma3.rope.scaling.attn_factor": (FLOAT, 1.5)}, "rope.scaling.attn_factor"),
     ("gemma3-tiny", {"gemma3.rope.scaling.type": (STRING, "yarn"), "gemma3.rope.scaling.factor": (FLOAT, 4.0),
                      "gemma3.rope.scaling.original_context_length": (UINT32, 32), "gemma3.rope.scaling.attn_factor": (FLOAT, 1.5)},
@@ -111,6 +110,29 @@ def test_what_changes_the_computation_is_refused_by_name(tmp_path, name, setting
     path = converted(tmp_path, name)
     change(path, settings)
     assert said in refusal(path)
+
+
+def test_yarns_factor_of_attention_is_ignored_with_a_warning(tmp_path):
+    path, out = converted(tmp_path, "olmo3-tiny"), [tmp_path / name for name in ("usual", "own")]
+    tutti("logits", path, "--ids", "5,6,7", "--out", out[0])
+    change(path, {"olmo2.rope.scaling.yarn_attn_factor": (FLOAT, 0.875)})
+    said = tutti("logits", path, "--ids", "5,6,7", "--out", out[1]).stderr
+    assert "olmo2.rope.scaling.yarn_attn_factor: 0.875 is ignored, as in llama.cpp" in said and "set rope.scaling.attn_factor" in said
+    assert out[0].read_bytes() == out[1].read_bytes()
+
+
+def test_exact_gelu_of_gpt2_is_a_key_of_its_own(tmp_path):
+    folder, path, out = tmp_path / "gpt2", tmp_path / "gpt2.gguf", [tmp_path / name for name in ("folder", "file", "tanh")]
+    shutil.copytree(os.path.join(FIXTURES, "gpt2-tiny"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"activation_function": "gelu"}))
+    tutti("convert", folder, path)
+    assert read_gguf(path)[0]["gpt2.hidden_act"] == "gelu"
+    tutti("logits", folder, "--ids", "5,6,7", "--out", out[0])
+    tutti("logits", path, "--ids", "5,6,7", "--out", out[1])
+    change(path, {}, without=["gpt2.hidden_act"])
+    tutti("logits", path, "--ids", "5,6,7", "--out", out[2])
+    assert out[0].read_bytes() == out[1].read_bytes() != out[2].read_bytes()
 
 
 def test_suppressed_tokens_are_refused_by_name(demo):

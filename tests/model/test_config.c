@@ -180,7 +180,7 @@ static void a_broken_configuration_is_told_what_is_wrong(void **state)
           "partial_rotary_factor: another number than rotary_pct's", TUTTI_E_UNSUPPORTED },
         { "gpt2-tiny", "n_positions", "257", "256 rows, expected one for each of 257", TUTTI_E_FORMAT },
         { "gpt2-tiny", "n_embd", "62", "multiple of the heads", TUTTI_E_UNSUPPORTED },
-        { "gpt2-tiny", "activation_function", "\"relu\"", "relu is not supported", TUTTI_E_UNSUPPORTED },
+        { "gpt2-tiny", "activation_function", "\"silu\"", "silu is not supported", TUTTI_E_UNSUPPORTED },
         { "gpt2-tiny", "scale_attn_by_inverse_layer_idx", "true", "inverse_layer_idx", TUTTI_E_UNSUPPORTED },
         { "gpt2-tiny", "n_inner", "128", "c_fc.weight: shape [64, 160], expected [64, 128]", TUTTI_E_FORMAT },
         { "bloom-tiny", "n_embed", "1000000000", "n_embed: 1000000000, expected", TUTTI_E_FORMAT },
@@ -215,6 +215,13 @@ static void a_broken_configuration_is_told_what_is_wrong(void **state)
           TUTTI_E_FORMAT },
         { "glm4-tiny", "partial_rotary_factor", "null", "partial_rotary_factor: null, expected a number",
           TUTTI_E_FORMAT },
+        { "qwen2-tiny", "dual_chunk_attention_config", "{\"local_size\":8}",
+          "dual_chunk_attention_config.chunk_size: missing", TUTTI_E_FORMAT },
+        { "qwen2-tiny", "dual_chunk_attention_config", "{\"chunk_size\":64,\"local_size\":64}",
+          "dual_chunk_attention_config.local_size: 64, expected an integer from 0 to 63", TUTTI_E_FORMAT },
+        { "qwen2-tiny", "dual_chunk_attention_config",
+          "{\"chunk_size\":64,\"local_size\":8,\"sparse_attention_enabled\":true}",
+          "dual_chunk_attention_config.sparse_attention_enabled: true", TUTTI_E_UNSUPPORTED },
         { "deepseek-v2-tiny", "num_experts_per_tok", NULL, "num_experts_per_tok: missing", TUTTI_E_FORMAT },
         { "glm4-moe-lite-tiny", "mlp_layer_types", "[\"dense\"]", "mlp_layer_types", TUTTI_E_UNSUPPORTED },
         { "glm4-moe-lite-tiny", "mlp_layer_types", "[\"dense\",\"other\"]", "mlp_layer_types",
@@ -305,6 +312,13 @@ static const struct published {
       "\"max_window_layers\":21,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,\"sliding_window\":32768,"
       "\"tie_word_embeddings\":true,\"use_sliding_window\":false,\"vocab_size\":151936}",
       "qwen2", 24, 896, 14, 2, 64, 4864, 151936, 32768, 64, 1e6, true, true },
+    { "{\"model_type\":\"qwen2\",\"dual_chunk_attention_config\":{\"chunk_size\":262144,\"local_size\":8192,"
+      "\"original_max_position_embeddings\":262144},\"hidden_size\":3584,\"intermediate_size\":18944,"
+      "\"num_hidden_layers\":28,\"num_attention_heads\":28,\"num_key_value_heads\":4,"
+      "\"max_position_embeddings\":1010000,\"max_window_layers\":28,\"rms_norm_eps\":1e-05,"
+      "\"rope_theta\":10000000.0,\"sliding_window\":null,\"use_sliding_window\":false,"
+      "\"vocab_size\":152064}", /* Qwen2.5-7B-Instruct-1M: the context ends with the first chunk */
+      "qwen2", 28, 3584, 28, 4, 128, 18944, 152064, 253952, 128, 1e7, true, false },
     { "{\"model_type\":\"qwen3\",\"hidden_size\":1024,\"intermediate_size\":3072,\"num_hidden_layers\":28,"
       "\"num_attention_heads\":16,\"num_key_value_heads\":8,\"head_dim\":128,\"attention_bias\":false,"
       "\"max_position_embeddings\":40960,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000,"

@@ -295,8 +295,7 @@ static const struct {
       NULL },
     { "a note", "qwen2-tiny", "{\"trained_on\":\"my own texts\",\"dataset\":\"org/data\"}", NULL },
     { "Qwen2.5-1M", "qwen2-tiny",
-      "{\"dual_chunk_attention_config\":{\"chunk_size\":262144,\"local_size\":8192}}",
-      "dual_chunk_attention_config" },
+      "{\"dual_chunk_attention_config\":{\"chunk_size\":262144,\"local_size\":8192}}", NULL },
     { "gte-Qwen2", "qwen2-tiny", "{\"is_causal\":false}", "is_causal: false" },
     { "Yarn-Llama", "llama-tiny-tied",
       "{\"auto_map\":{\"AutoConfig\":\"configuration_llama.LlamaConfig\","

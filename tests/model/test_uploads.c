@@ -364,6 +364,99 @@ static const struct upload {
       "yarn\"},\"sliding_window\":null,\"tie_word_embeddings\":true,\"use_cache\":true,\"vocab_size\":1310"
       "72},\"vision_config\":{\"model_type\":\"pixtral\"},\"vision_feature_layer\":-1}",
       "ministral3", NULL },
+    { "bge-m3",
+      "{\"_name_or_path\":\"\",\"architectures\":[\"XLMRobertaModel\"],\"attention_probs_dropout_prob\""
+      ":0.1,\"bos_token_id\":0,\"classifier_dropout\":null,\"eos_token_id\":2,\"hidden_act\":\"gelu\","
+      "\"hidden_dropout_prob\":0.1,\"hidden_size\":1024,\"initializer_range\":0.02,\"intermediate_size"
+      "\":4096,\"layer_norm_eps\":1e-05,\"max_position_embeddings\":8194,\"model_type\":\"xlm-roberta\""
+      ",\"num_attention_heads\":16,\"num_hidden_layers\":24,\"output_past\":true,\"pad_token_id\":1,\"p"
+      "osition_embedding_type\":\"absolute\",\"torch_dtype\":\"float32\",\"transformers_version\":\"4.3"
+      "3.0\",\"type_vocab_size\":1,\"use_cache\":true,\"vocab_size\":250002}",
+      "roberta", NULL },
+    { "bge-reranker-v2-m3",
+      "{\"_name_or_path\":\"BAAI/bge-m3\",\"architectures\":[\"XLMRobertaForSequenceClassification\"],"
+      "\"attention_probs_dropout_prob\":0.1,\"bos_token_id\":0,\"classifier_dropout\":null,\"eos_token_"
+      "id\":2,\"hidden_act\":\"gelu\",\"hidden_dropout_prob\":0.1,\"hidden_size\":1024,\"id2label\":{\""
+      "0\":\"LABEL_0\"},\"initializer_range\":0.02,\"intermediate_size\":4096,\"label2id\":{\"LABEL_0\""
+      ":0},\"layer_norm_eps\":1e-05,\"max_position_embeddings\":8194,\"model_type\":\"xlm-roberta\",\"n"
+      "um_attention_heads\":16,\"num_hidden_layers\":24,\"output_past\":true,\"pad_token_id\":1,\"posit"
+      "ion_embedding_type\":\"absolute\",\"torch_dtype\":\"float32\",\"transformers_version\":\"4.38.1"
+      "\",\"type_vocab_size\":1,\"use_cache\":true,\"vocab_size\":250002}",
+      "roberta", NULL },
+    { "chinese-roberta-wwm-ext, a bert",
+      "{\"architectures\":[\"BertForMaskedLM\"],\"attention_probs_dropout_prob\":0.1,\"bos_token_id\":0"
+      ",\"directionality\":\"bidi\",\"eos_token_id\":2,\"hidden_act\":\"gelu\",\"hidden_dropout_prob\":"
+      "0.1,\"hidden_size\":768,\"initializer_range\":0.02,\"intermediate_size\":3072,\"layer_norm_eps\""
+      ":1e-12,\"max_position_embeddings\":512,\"model_type\":\"bert\",\"num_attention_heads\":12,\"num_"
+      "hidden_layers\":12,\"output_past\":true,\"pad_token_id\":0,\"pooler_fc_size\":768,\"pooler_num_a"
+      "ttention_heads\":12,\"pooler_num_fc_layers\":3,\"pooler_size_per_head\":128,\"pooler_type\":\"fi"
+      "rst_token_transform\",\"type_vocab_size\":2,\"vocab_size\":21128}",
+      "bert", NULL },
+    { "Qwen3-Coder-30B-A3B",
+      "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"attention_dropout\":0.0,\"decoder_sparse_step\":1"
+      ",\"eos_token_id\":151645,\"head_dim\":128,\"hidden_act\":\"silu\",\"hidden_size\":2048,\"initial"
+      "izer_range\":0.02,\"intermediate_size\":5472,\"max_position_embeddings\":262144,\"max_window_lay"
+      "ers\":28,\"mlp_only_layers\":[],\"model_type\":\"qwen3_moe\",\"moe_intermediate_size\":768,\"nor"
+      "m_topk_prob\":true,\"num_attention_heads\":32,\"num_experts\":128,\"num_experts_per_tok\":8,\"nu"
+      "m_hidden_layers\":48,\"num_key_value_heads\":4,\"output_router_logits\":false,\"qkv_bias\":false"
+      ",\"rms_norm_eps\":1e-06,\"rope_scaling\":null,\"rope_theta\":10000000,\"router_aux_loss_coef\":0"
+      ".0,\"shared_expert_intermediate_size\":0,\"sliding_window\":null,\"tie_word_embeddings\":false,"
+      "\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.52.3\",\"use_cache\":true,\"use_qk_nor"
+      "m\":true,\"use_sliding_window\":false,\"vocab_size\":151936}",
+      "qwen3_moe", NULL },
+    { "Qwen3-MoE with a shared expert",
+      "{\"model_type\":\"qwen3_moe\",\"hidden_act\":\"silu\",\"hidden_size\":2048,\"intermediate_size\""
+      ":5472,\"moe_intermediate_size\":768,\"num_attention_heads\":32,\"num_hidden_layers\":48,\"num_ke"
+      "y_value_heads\":4,\"head_dim\":128,\"norm_topk_prob\":true,\"shared_expert_intermediate_size\":5"
+      "12,\"vocab_size\":151936}",
+      "qwen3_moe", "shared_expert_intermediate_size: 512 is not supported" },
+    { "llama-7b",
+      "{\"architectures\":[\"LlamaForCausalLM\"],\"bos_token_id\":1,\"eos_token_id\":2,\"hidden_act\":"
+      "\"silu\",\"hidden_size\":4096,\"initializer_range\":0.02,\"intermediate_size\":11008,\"max_posit"
+      "ion_embeddings\":2048,\"max_sequence_length\":2048,\"model_type\":\"llama\",\"num_attention_head"
+      "s\":32,\"num_hidden_layers\":32,\"pad_token_id\":0,\"rms_norm_eps\":1e-06,\"tie_word_embeddings"
+      "\":false,\"torch_dtype\":\"float16\",\"transformers_version\":\"4.28.0.dev0\",\"use_cache\":true"
+      ",\"vocab_size\":32000}",
+      "llama", NULL },
+    { "starcoder2-15b",
+      "{\"architectures\":[\"Starcoder2ForCausalLM\"],\"attention_dropout\":0.1,\"attention_softmax_in_"
+      "fp32\":true,\"bos_token_id\":0,\"embedding_dropout\":0.1,\"eos_token_id\":0,\"hidden_act\":\"gel"
+      "u_pytorch_tanh\",\"hidden_size\":6144,\"initializer_range\":0.01275,\"intermediate_size\":24576,"
+      "\"layer_norm_epsilon\":1e-05,\"max_position_embeddings\":16384,\"mlp_type\":\"default\",\"model_"
+      "type\":\"starcoder2\",\"norm_epsilon\":1e-05,\"norm_type\":\"layer_norm\",\"num_attention_heads"
+      "\":48,\"num_hidden_layers\":40,\"num_key_value_heads\":4,\"residual_dropout\":0.1,\"rope_theta\""
+      ":100000,\"scale_attention_softmax_in_fp32\":true,\"scale_attn_weights\":true,\"sliding_window\":"
+      "4096,\"torch_dtype\":\"bfloat16\",\"use_bias\":true,\"use_cache\":true,\"vocab_size\":49152}",
+      "starcoder2", NULL },
+    { "falcon-11B",
+      "{\"activation\":\"gelu\",\"alibi\":false,\"apply_residual_connection_post_layernorm\":false,\"ar"
+      "chitectures\":[\"FalconForCausalLM\"],\"attention_dropout\":0.0,\"bias\":false,\"bos_token_id\":"
+      "11,\"eos_token_id\":11,\"ff_factor\":4,\"ffn_hidden_size\":16384,\"hidden_dropout\":0.0,\"hidden"
+      "_size\":4096,\"initializer_range\":0.02,\"layer_norm_epsilon\":1e-05,\"max_position_embeddings\""
+      ":8192,\"model_type\":\"falcon\",\"multi_query\":true,\"new_decoder_architecture\":true,\"num_att"
+      "ention_heads\":32,\"num_hidden_layers\":60,\"num_kv_heads\":8,\"num_ln_in_parallel_attn\":1,\"pa"
+      "rallel_attn\":true,\"rope_scaling\":null,\"rope_theta\":500042.0,\"tie_word_embeddings\":false,"
+      "\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.39.2\",\"use_cache\":true,\"vocab_size"
+      "\":65024}",
+      "falcon", NULL },
+    { "DeepSeek-R1-0528-Qwen3-8B",
+      "{\"architectures\":[\"Qwen3ForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,\"b"
+      "os_token_id\":151643,\"eos_token_id\":151645,\"head_dim\":128,\"hidden_act\":\"silu\",\"hidden_s"
+      "ize\":4096,\"initializer_range\":0.02,\"intermediate_size\":12288,\"max_position_embeddings\":13"
+      "1072,\"max_window_layers\":36,\"model_type\":\"qwen3\",\"num_attention_heads\":32,\"num_hidden_l"
+      "ayers\":36,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-06,\"rope_scaling\":{\"attn_factor\":0."
+      "8782488562869419,\"factor\":4.0,\"original_max_position_embeddings\":32768,\"rope_type\":\"yarn"
+      "\"},\"rope_theta\":1000000,\"sliding_window\":null,\"tie_word_embeddings\":false,\"torch_dtype\""
+      ":\"bfloat16\",\"transformers_version\":\"4.51.0\",\"use_cache\":true,\"use_sliding_window\":fals"
+      "e,\"vocab_size\":151936}",
+      "qwen3", NULL },
+    { "Cerebras-GPT-111M",
+      "{\"activation_function\":\"gelu\",\"architectures\":[\"GPT2LMHeadModel\"],\"attn_pdrop\":0.0,\"e"
+      "mbd_pdrop\":0.0,\"initializer_range\":0.02,\"layer_norm_epsilon\":1e-05,\"model_type\":\"gpt2\","
+      "\"n_embd\":768,\"n_head\":12,\"n_inner\":3072,\"n_layer\":10,\"n_positions\":2048,\"resid_pdrop"
+      "\":0.0,\"scale_attn_weights\":true,\"tokenizer_class\":\"GPT2Tokenizer\",\"use_cache\":true,\"vo"
+      "cab_size\":50257}",
+      "gpt2", NULL },
 };
 
 static const struct family *family_of(const json_t *config)

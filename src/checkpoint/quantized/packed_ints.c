@@ -582,6 +582,27 @@ static const json_t *find_format(const struct quantized *q, const char *older, c
     return format ? format : json_object_get(q->config, "format");
 }
 
+/* GPTQModel's rules for modules whose names match: "-:" excludes them, any other gives them settings of their
+ * own. */
+static enum tutti_status check_rules(const struct quantized *q, struct tutti_error *err)
+{
+    const char *rule, *key;
+    json_t *settings, *value;
+    char path[128];
+    json_object_foreach(json_object_get(q->config, "dynamic"), rule, settings)
+    {
+        bool excludes = strncmp(rule, "-:", 2) == 0;
+        snprintf(path, sizeof path, "dynamic: \"%.100s\"", rule);
+        json_object_foreach(settings, key, value)
+        {
+            if (!excludes && !json_equal(value, json_object_get(q->config, key)))
+                return quantized_refuse(q, path, settings,
+                                        "the bits, group_size and other settings of all modules", err);
+        }
+    }
+    return TUTTI_OK;
+}
+
 static enum tutti_status gptq_configure(struct quantized *q, struct tutti_error *err)
 {
     const char *key;
@@ -598,7 +619,8 @@ static enum tutti_status gptq_configure(struct quantized *q, struct tutti_error 
         return quantized_refuse(q, "rotation", rotation, "null", err);
     q->adds_one = strcmp(name, "gptq") == 0;
     q->has_order = json_is_true(json_object_get(q->config, "desc_act"));
-    return read_sizes(q, err);
+    enum tutti_status st = check_rules(q, err);
+    return st == TUTTI_OK ? read_sizes(q, err) : st;
 }
 
 static enum tutti_status awq_configure(struct quantized *q, struct tutti_error *err)

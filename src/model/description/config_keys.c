@@ -29,6 +29,7 @@ const struct config_key CONFIG_KEYS_COMMON[] = {
     { "finetuning_task", NULL },
     /* Execution. */
     { "use_cache", NULL },
+    { "output_past", NULL }, /* its older name */
     { "torchscript", NULL },
     { "return_dict", NULL },
     { "use_return_dict", NULL },

@@ -1,5 +1,7 @@
 #include "model/description/describe.h"
 
+#include "base/log.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -83,6 +85,7 @@ static void read_yarn(struct model_desc *d, struct config *c, const char *object
     s->beta_fast = config_float_or(c, KEY("beta_fast"), 1e-3, 1e6, 32);
     s->beta_slow = config_float_or(c, KEY("beta_slow"), 1e-3, 1e6, 1);
     s->attention_factor = config_float_or(c, KEY("attention_factor"), 1e-3, 1e3, 0);
+    config_skip(c, KEY("attn_factor")); /* without effect in transformers and llama.cpp */
     double mscale = config_float_or(c, KEY("mscale"), 0, 1e3, 0);
     double mscale_all = config_float_or(c, KEY("mscale_all_dim"), 0, 1e3, 0);
     if (s->attention_factor == 0 && mscale > 0 && mscale_all > 0)
@@ -479,14 +482,17 @@ void describe_transformers(struct model_desc *d, struct config *c,
     describe_rotation(d, c, defaults);
 }
 
-/* llama.cpp's use of YaRN's settings differs between releases, so only the usual values are supported. Its
- * converter writes transformers' attention_factor as yarn_attn_factor; newer releases use the usual one instead. */
+/* llama.cpp's converter writes transformers' attention_factor, or attn_factor, as yarn_attn_factor, which
+ * llama.cpp reads for Grok only: other architectures have the usual factor. */
 static void expect_plain_yarn(struct config *c, bool is_yarn, double factor)
 {
     double ext = config_float_or(c, "rope.scaling.yarn_ext_factor", -1e6, 1e6, -1);
     double attention = config_float_or(c, "rope.scaling.yarn_attn_factor", -1e6, 1e6, 1);
-    if (attention != 1 && !(is_yarn && fabs(attention / model_yarn_scale(factor) - 1) < 1e-6))
-        config_unsupported(c, "rope.scaling.yarn_attn_factor", "YaRN with a factor of attention of its own");
+    bool is_usual = is_yarn && fabs(attention / model_yarn_scale(factor) - 1) < 1e-6;
+    if (attention != 1 && !is_usual && !c->is_quiet)
+        log_warn("%s: %srope.scaling.yarn_attn_factor: %g is ignored, as in llama.cpp; for a factor in "
+                 "addition to the usual one, set rope.scaling.attn_factor",
+                 c->file, c->prefix, attention);
     if (ext >= 0 && ext != (is_yarn ? 1 : 0)) /* negative: not given */
         config_unsupported(c, "rope.scaling.yarn_ext_factor",
                            is_yarn ? "YaRN with another ramp than 1" : "a ramp without YaRN");

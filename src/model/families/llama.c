@@ -20,6 +20,7 @@ static const struct config_key KEYS[] = {
     CONFIG_WHOLE_HEADS,
     { "is_llama_config", "true" }, /* SmolLM2 */
     { "rope_interleaved", "false" },
+    { "max_sequence_length", NULL }, /* of the first LLaMA; max_position_embeddings is used */
     { NULL, NULL },
 };
 

@@ -73,6 +73,21 @@ static void read_window(struct model_desc *d, struct config *c, int first)
     describe_layer_types(d, c, window, first);
 }
 
+/* Dual chunk attention of Qwen2.5's models of a million tokens: plain attention up to the end of the first
+ * chunk, where the context ends. */
+static void read_chunks(struct model_desc *d, struct config *c)
+{
+#define CHUNKS "dual_chunk_attention_config"
+    if (!config_has_object(c, CHUNKS))
+        return;
+    int size = config_int(c, CHUNKS ".chunk_size", 1, LIMIT_CONTEXT);
+    int length = size - config_int(c, CHUNKS ".local_size", 0, size - 1);
+    int original = config_int_or(c, CHUNKS ".original_max_position_embeddings", 1, LIMIT_CONTEXT, length);
+    length = length < original ? length : original;
+    d->n_ctx = d->n_ctx < length ? d->n_ctx : length;
+#undef CHUNKS
+}
+
 static void describe_gguf_qwen(struct model_desc *d, struct config *c)
 {
     describe_gguf(d, c);
@@ -89,6 +104,7 @@ static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
     }
     describe_transformers(d, c, &DEFAULTS);
     read_window(d, c, 28);
+    read_chunks(d, c);
 }
 
 static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)

@@ -44,10 +44,20 @@ static const struct config_key VL_GGUF_KEYS[] = {
     { NULL, NULL },
 };
 
+#define SHARED_KEYS                                                                                          \
+    { "output_router_logits", NULL }, { "router_aux_loss_coef", NULL }, /* of training */                    \
+        CONFIG_WHOLE_HEADS
+
 static const struct config_key KEYS[] = {
-    { "output_router_logits", NULL },
-    { "router_aux_loss_coef", NULL }, /* of training */
-    CONFIG_WHOLE_HEADS,
+    SHARED_KEYS,
+    { NULL, NULL },
+};
+
+/* Qwen3-Coder's files say what the class computes in any case. */
+static const struct config_key QWEN3_KEYS[] = {
+    SHARED_KEYS,
+    { "use_qk_norm", "true" },
+    { "shared_expert_intermediate_size", "0" },
     { NULL, NULL },
 };
 
@@ -249,7 +259,7 @@ const struct family FAMILY_QWEN3_MOE = {
     .gguf_architecture = "qwen3moe",
     .has_experts = true,
     .is_mine = is_qwen3,
-    .keys = KEYS,
+    .keys = QWEN3_KEYS,
     .describe = describe_qwen3,
     .put_metadata = put_qwen3,
     .find_gguf_fault = find_qwen3_fault,

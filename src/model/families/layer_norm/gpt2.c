@@ -3,8 +3,6 @@
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
-#include <string.h>
-
 static const struct tensor_names LAYOUTS[] = {
     { NAMES_GPT2("transformer."), .transposed = TRANSPOSED_ALL },
     { NAMES_GPT2(""), .transposed = TRANSPOSED_ALL },
@@ -38,7 +36,6 @@ static const struct config_key KEYS[] = {
 static void gpt2_describe_hf(struct model_desc *d, struct config *c)
 {
     struct attn_desc *a = &d->kinds[0].attn;
-    static const char *const TANH[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast" };
     d->n_layers = config_int(c, describe_either(c, "n_layer", "num_hidden_layers"), 1, LIMIT_LAYERS);
     d->d_model = config_int(c, describe_either(c, "n_embd", "hidden_size"), 1, LIMIT_DIMENSION / 4);
     a->n_heads = config_int(c, describe_either(c, "n_head", "num_attention_heads"), 1, LIMIT_DIMENSION);
@@ -52,12 +49,8 @@ static void gpt2_describe_hf(struct model_desc *d, struct config *c)
     a->head_dim = d->d_model / a->n_heads;
     if (a->head_dim * a->n_heads != d->d_model)
         config_unsupported(c, "n_head", "a width that is no multiple of the heads");
-    const char *act = config_string_or(c, "activation_function", "gelu_new");
-    bool known = false;
-    for (size_t i = 0; i < sizeof TANH / sizeof *TANH; i++)
-        known = known || strcmp(act, TANH[i]) == 0;
-    if (!known)
-        config_unsupported(c, "activation_function", act);
+    d->kinds[0].ffn.activation = describe_activation(c, "activation_function", "gelu_new",
+                                                     ACTIVATIONS_WITHOUT_GATE);
 }
 
 static void gpt2_describe(struct model_desc *d, struct config *c, bool is_gguf)
@@ -65,16 +58,22 @@ static void gpt2_describe(struct model_desc *d, struct config *c, bool is_gguf)
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
     d->norm = NORM_LAYER;
-    if (is_gguf)
+    if (is_gguf) {
         describe_gguf(d, c);
-    else
+        describe_gguf_activation(d, c);
+    } else {
         gpt2_describe_hf(d, c);
+    }
     d->has_learned_positions = true;
     a->rope = ROPE_NONE;
     a->rotary_dim = 0;
     f->has_gate = false;
-    f->activation = ACT_GELU_TANH;
     a->has_qkv_bias = a->has_out_bias = f->has_bias = true;
+}
+
+static void gpt2_put_metadata(struct gguf_writer *w, const struct model_desc *d)
+{
+    describe_put_activation(w, "gpt2", d);
 }
 
 const struct family FAMILY_GPT2 = {
@@ -82,6 +81,7 @@ const struct family FAMILY_GPT2 = {
     .gguf_architecture = "gpt2",
     .is_mine = gpt2_is_mine,
     .keys = KEYS,
+    .put_metadata = gpt2_put_metadata,
     .describe = gpt2_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,

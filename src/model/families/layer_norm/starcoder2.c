@@ -25,8 +25,13 @@ static bool starcoder2_is_mine(const json_t *config)
 
 static const struct config_key KEYS[] = {
     { "layer_norm_epsilon", NULL }, /* norm_epsilon is used */
-    { "mlp_type", "\"default\"" },      { "norm_type", "\"layer_norm\"" },
-    { "partial_rotary_factor", "1.0" }, { NULL, NULL },
+    { "mlp_type", "\"default\"" },
+    { "norm_type", "\"layer_norm\"" },
+    { "scale_attn_weights", "true" },
+    { "attention_softmax_in_fp32", NULL }, /* the precision of scores, which are float32 here */
+    { "scale_attention_softmax_in_fp32", NULL },
+    { "partial_rotary_factor", "1.0" },
+    { NULL, NULL },
 };
 
 static void starcoder2_describe(struct model_desc *d, struct config *c, bool is_gguf)

@@ -38,6 +38,7 @@ static bool falcon_is_mine(const json_t *config)
 static const struct config_key KEYS[] = {
     { "alibi", "false" }, /* the class rounds ALiBi to bfloat16, by absolute positions */
     { "apply_residual_connection_post_layernorm", "false" },
+    { "ff_factor", NULL }, /* ffn_hidden_size is used */
     { "partial_rotary_factor", "1.0" },
     { "rope_parameters.partial_rotary_factor", "1.0" },
     { NULL, NULL },
