@@ -139,6 +139,42 @@ static void a_wrong_tokenizer_json_is_told_what_is_wrong(void **state)
     }
 }
 
+/* A word is not made of a token that was only added to a WordPiece model, and is not cut out of the text: as in the
+ * tokenizers library. */
+static void added_tokens_are_no_parts_of_words(void **state)
+{
+    static const char FILE_TEXT[] =
+        "{\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\",\"vocab\":{\"[UNK]\":0,\"f\":1,\"##o\":2,"
+        "\"ba\":3,\"##r\":4,\"##b\":5}},\"normalizer\":{\"type\":\"Lowercase\"},\"pre_tokenizer\":{\"type\":"
+        "\"Whitespace\"},"
+        "\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":false},\"added_tokens\":["
+        "{\"id\":6,\"content\":\"foo\",\"normalized\":false,\"special\":false},"
+        "{\"id\":7,\"content\":\"bar\",\"single_word\":true,\"normalized\":true,\"special\":false}]}";
+    static const struct {
+        const char *text;
+        int32_t ids[8];
+        size_t n;
+    } CASES[] = { { "Foo", { 1, 2, 2 }, 3 },
+                  { "Foob", { 1, 2, 2, 5 }, 4 },
+                  { "foo", { 6 }, 1 },
+                  { "barb", { 3, 4, 5 }, 3 },
+                  { "bar", { 7 }, 1 } };
+    struct byte_file file = { FILE_TEXT, strlen(FILE_TEXT), "some.json" };
+    struct tokenizer *tok = NULL;
+    struct tutti_error err = { 0 };
+    (void)state;
+    if (tokenizer_from_json(&tok, &file, NULL, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct ids ids = { 0 };
+        assert_true(tokenizer_encode(tok, CASES[i].text, strlen(CASES[i].text), &ids));
+        if (ids.n != CASES[i].n || memcmp(ids.ids, CASES[i].ids, ids.n * sizeof *ids.ids) != 0)
+            fail_msg("\"%s\": %zu other ids than the library's", CASES[i].text, ids.n);
+        ids_clear(&ids);
+    }
+    tokenizer_free(tok);
+}
+
 /* Tokens before and after a text, and steps around steps. */
 static void post_processors_put_tokens_around_a_text(void **state)
 {
@@ -512,6 +548,7 @@ int main(void)
 {
     static const struct CMUnitTest TESTS[] = {
         cmocka_unit_test(a_wrong_tokenizer_json_is_told_what_is_wrong),
+        cmocka_unit_test(added_tokens_are_no_parts_of_words),
         cmocka_unit_test(post_processors_put_tokens_around_a_text),
         cmocka_unit_test(some_classes_say_what_is_around_a_text),
         cmocka_unit_test(settings_override_the_flags_of_the_file),

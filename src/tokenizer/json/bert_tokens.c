@@ -43,6 +43,7 @@ static enum tutti_status add_steps(struct tokenizer *tok, const struct bert_voca
     level->has_characters = true;
     level->words.kind = WORDS_WORDPIECE;
     level->words.max_chars = SIZE_MAX;
+    level->words.n_words = v->n_tokens;
     if (!normalizers_add_bert(&level->normalizers, &options) ||
         !buf_add(&blanks->mark, BLANK_MARK, strlen(BLANK_MARK)))
         return error_out_of_memory(name, err);

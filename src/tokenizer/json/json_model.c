@@ -145,7 +145,7 @@ static enum tutti_status read_unigram(struct json_reader *r, const json_t *model
         return error_set(r->err, TUTTI_E_FORMAT, "%s: model.vocab is no list, or empty", r->name);
     words->kind = WORDS_UNIGRAM;
     words->scores = calloc(n, sizeof *words->scores);
-    words->n_scores = n;
+    words->n_words = n;
     r->tok->byte_fallback = json_is_on(model, "byte_fallback");
     if (!words->scores)
         return json_reader_out_of_memory(r);
@@ -177,6 +177,7 @@ static enum tutti_status read_wordpiece(struct json_reader *r, const json_t *mod
                                                     &words->mark);
     if (st == TUTTI_OK)
         st = byte_config_vocab(r->tok, json_object_get(model, "vocab"), r->name, r->err);
+    words->n_words = (size_t)r->tok->n_pieces; /* before tokens are added */
     return st == TUTTI_OK ? read_unknown(r, model) : st;
 }
 

@@ -22,7 +22,9 @@ static bool is_word_part(const struct tokenizer *tok, int32_t id)
 static void find_unknown_score(struct word_model *model, const struct tokenizer *tok)
 {
     double lowest = DBL_MAX;
-    for (size_t id = 0; id < model->n_scores && id < (size_t)tok->n_pieces; id++) {
+    if (model->kind != WORDS_UNIGRAM)
+        return;
+    for (size_t id = 0; id < model->n_words && id < (size_t)tok->n_pieces; id++) {
         if (model->scores[id] < lowest)
             lowest = model->scores[id];
     }
@@ -38,10 +40,10 @@ enum tutti_status word_model_finish(struct word_model *model, const struct token
     struct spelling *starts = malloc(((size_t)tok->n_pieces + 1) * sizeof *starts);
     struct spelling *inner = malloc(((size_t)tok->n_pieces + 1) * sizeof *inner);
     bool ok = starts && inner;
-    for (int32_t id = 0; ok && id < tok->n_pieces; id++) {
+    for (int32_t id = 0; ok && id < tok->n_pieces && (size_t)id < model->n_words; id++) {
         const char *bytes = vocab_bytes(tok, id);
         size_t n_bytes = tok->pieces[id].n_bytes;
-        if (!is_word_part(tok, id) || (model->kind == WORDS_UNIGRAM && (size_t)id >= model->n_scores))
+        if (!is_word_part(tok, id))
             continue;
         starts[n_starts++] = (struct spelling){ .bytes = bytes, .n_bytes = n_bytes, .id = id };
         if (model->kind == WORDS_WORDPIECE && n_bytes > n_mark &&
