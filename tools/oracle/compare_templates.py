@@ -183,6 +183,8 @@ not 1 == 2
 'abc'.startswith('ab') ~ 'abc'.endswith(('x', 'c'))
 'aXbXc'.replace('X', '-') ~ 'aXbXc'.replace('X', '-', 1) ~ 'ab'.replace('', '.')
 'abcabc'.find('c') ~ 'abcabc'.rfind('c') ~ 'abc'.find('z') ~ '你好吗'.find('吗')
+'abcabc'.find('c', -2) ~ 'abcabc'.rfind('b', -9) ~ '你好吗'.find('吗', -1) ~ 'abc'.startswith('c', -1) ~ 'abc'.endswith('bc', -2) ~ 'abc'.startswith('a', -5)
+'a\x7fb\u0080é'|tojson(ensure_ascii=true)
 'abcabc'.count('b')
 'a-b'.partition('-')
 'a'.partition('-')

@@ -107,6 +107,8 @@ BUILTIN(f_groupby)
 {
     size_t n;
     bool case_sensitive = arg_bool(a, 2, false);
+    if (a->values[1].kind != VALUE_ABSENT && a->values[1].kind != VALUE_NONE)
+        return fail_type(r, "groupby: default is not supported");
     struct pair *items = keyed_items(r, self, a->values[0], case_sensitive, &n);
     struct value order = sorted(r, items, n, false), out = value_list(r, LIST_LIST), last = value_absent();
     struct value group = value_absent();

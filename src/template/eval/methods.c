@@ -24,6 +24,14 @@ static bool has_affix(struct value s, struct value affix, bool at_end)
            memcmp(s.bytes + (at_end ? s.n_bytes - affix.n_bytes : 0), affix.bytes, affix.n_bytes) == 0;
 }
 
+/* The byte where a search starts at a character: negative numbers count from the end. */
+static size_t search_begin(struct value s, int64_t start)
+{
+    if (start < 0)
+        start += (int64_t)text_length(s.bytes, s.n_bytes);
+    return text_offset(s.bytes, s.n_bytes, (size_t)(start > 0 ? start : 0));
+}
+
 enum { AT_START, AT_END };
 
 /* startswith and endswith; the affix may be a tuple of several. */
@@ -33,9 +41,7 @@ BUILTIN(m_has_affix)
     bool at_end = a->mode == AT_END;
     if (!spend(r, self.n_bytes))
         return self;
-    size_t begin = text_offset(self.bytes, self.n_bytes,
-                               (size_t)(arg_int(r, a, 1, 0) > 0 ? arg_int(r, a, 1, 0) : 0));
-    struct value s = value_slice(self, begin, self.n_bytes);
+    struct value s = value_slice(self, search_begin(self, arg_int(r, a, 1, 0)), self.n_bytes);
     if (affix.kind == VALUE_STRING)
         return value_bool(has_affix(s, affix, at_end));
     if (affix.kind != VALUE_LIST || affix.list->kind != LIST_TUPLE)
@@ -79,8 +85,7 @@ enum { FIND_FIRST = 0, FIND_LAST = 1, FIND_REQUIRED = 2 };
 BUILTIN(m_find)
 {
     struct value needle = arg_string(r, a, 0, "");
-    int64_t skip = arg_int(r, a, 1, 0);
-    size_t at = text_offset(self.bytes, self.n_bytes, (size_t)(skip > 0 ? skip : 0)), found = SIZE_MAX;
+    size_t at = search_begin(self, arg_int(r, a, 1, 0)), found = SIZE_MAX;
     if (!spend(r, self.n_bytes))
         return self;
     while ((at = text_find(self.bytes, self.n_bytes, at, needle.bytes, needle.n_bytes)) != SIZE_MAX &&

@@ -102,7 +102,7 @@ static void write_json_string(struct writer *w, struct value s)
     for (size_t i = 0; i < s.n_bytes && !failed(w->r);) {
         uint32_t c;
         size_t n = (size_t)text_char(s.bytes + i, s.n_bytes - i, &c);
-        if (c < 0x20 || c == '"' || c == '\\' || (c >= 0x7F + 1 && w->style->ensure_ascii)) {
+        if (c < 0x20 || c == '"' || c == '\\' || (c >= 0x7F && w->style->ensure_ascii)) {
             text_add_string(w->r, w->out, value_slice(s, done, i));
             write_escape(w, c);
             done = i + n;
