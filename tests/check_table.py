@@ -16,7 +16,7 @@ FAMILIES = {
     "Granite 3": "granite-tiny", "Phi-3, Phi-4": "phi3-tiny", "Command R, Aya": "cohere-tiny", "Command R7B, A": "cohere2-tiny", "Gemma": "gemma-tiny", "Seed-OSS": "seed-oss-tiny", "Gemma 2": "gemma2-tiny", "Gemma 3": "gemma3-tiny",
     "SmolLM3": "smollm3-tiny", "StarCoder2": "starcoder2-tiny", "OLMo 2": "olmo2-tiny", "OLMo 3": "olmo3-tiny",
     "EXAONE 4": "exaone4-tiny",
-    "EXAONE 3, 3.5": "exaone-tiny", "Qwen": "qwen1-tiny", "MiniCPM3": "minicpm3-tiny", "StableLM": "stablelm-tiny", "ERNIE 4.5": "ernie-tiny", "ERNIE 4.5 MoE": "ernie-moe-tiny", "Granite 3 MoE": "granite-moe-tiny", "Phi-2": "phi2-tiny", "GPT-NeoX": "gpt-neox-tiny", "GPTBigCode (StarCoder)": "gpt-bigcode-tiny", "GPT-J": "gptj-tiny", "Falcon 7B": "falcon-tiny",
+    "EXAONE 3, 3.5": "exaone-tiny", "Qwen": "qwen1-tiny", "MiniCPM3": "minicpm3-tiny", "StableLM": "stablelm-tiny", "ERNIE 4.5": "ernie-tiny", "ERNIE 4.5 MoE": "ernie-moe-tiny", "Granite 4 without Mamba": "granite4-tiny", "Granite 3 MoE": "granite-moe-tiny", "Phi-2": "phi2-tiny", "GPT-NeoX": "gpt-neox-tiny", "GPTBigCode (StarCoder)": "gpt-bigcode-tiny", "GPT-J": "gptj-tiny", "Falcon 7B": "falcon-tiny",
     "OPT": "opt-tiny", "Falcon 40B": "falcon-40b-tiny", "InternLM2": "internlm2-tiny", "Baichuan2": "baichuan2-tiny",
     "openPangu-Embedded": "pangu-embedded-tiny", "Mistral Small 3.1": "mistral3-tiny", "Ministral 3": "ministral3-tiny", "Qwen2-VL, Qwen2.5-VL": "qwen2-vl-tiny",
     "Qwen3-VL": "qwen3-vl-tiny", "Qwen3-VL with experts": "qwen3-vl-moe-tiny", "GLM-4.1V": "glm4v-tiny", "GLM-4.5V": "glm4v-moe-tiny",

@@ -60,6 +60,9 @@ def is_different_by_design(key, ours, theirs):
         return theirs.get("attention.layer_norm_rms_epsilon", theirs[key]) == theirs[key]
     if key == "rope.scaling.original_context_length" and theirs[key] == theirs["context_length"]:
         return True                      # what it is without this key
+    if theirs.get("expert_count") == 0:  # Granite 4 without experts and Mamba's layers: llama.cpp reads none of these
+        if key.startswith(("ssm.", "expert_")) or (key == "rope.scaling.finetuned" and theirs[key] is True) or (key == "attention.head_count_kv" and set(theirs[key]) == {ours}):
+            return True
     # Of a model without a dense layer this width means nothing; tutti has that of the experts.
     return key == "feed_forward_length" and ours == theirs.get("expert_feed_forward_length")
 

@@ -63,6 +63,7 @@ static const struct fixture {
     { "qwen1", "qwen1-tiny" },
     { "minicpm3", "minicpm3-tiny" },
     { "stablelm", "stablelm-tiny" },
+    { "granite4", "granite4-tiny" },
     { "ernie", "ernie-tiny" },
     { "ernie-moe", "ernie-moe-tiny" },
     { "granite-moe", "granite-moe-tiny" },

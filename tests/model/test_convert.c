@@ -236,6 +236,7 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "ernie-tiny", "ernie4_5", true },
         { "ernie-moe-tiny", "ernie4_5-moe", true },
         { "granite-moe-tiny", "granitemoe", false },
+        { "granite4-tiny", "granite", false },
         { "olmo2-tiny", "olmo2", true },
         { "olmo3-tiny", "olmo2", true },
         { "minimax-m2-tiny", "minimax-m2", true },

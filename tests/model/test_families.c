@@ -56,6 +56,7 @@ static const struct fixture {
     { "ernie-tiny", "ernie4_5" },
     { "ernie-moe-tiny", "ernie4_5_moe" },
     { "granite-moe-tiny", "granitemoe" },
+    { "granite4-tiny", "granitemoehybrid" },
     { "gptj-tiny", "gptj" },
     { "falcon-tiny", "falcon" },
     { "falcon-40b-tiny", "falcon" },

@@ -10,6 +10,9 @@
 
 #include <cmocka.h>
 
+#define LAYERS_5  "\"attention\",\"attention\",\"attention\",\"attention\",\"attention\""
+#define LAYERS_10 LAYERS_5 "," LAYERS_5
+
 #define LLAMA(more)                                                                                          \
     "{\"architectures\":[\"LlamaForCausalLM\"],\"bos_token_id\":1,\"eos_token_id\":2,\"hidden_act\":"        \
     "\"silu\",\"hidden_size\":4096,\"initializer_range\":0.02,\"intermediate_size\":11008,\"model_type\":"   \
@@ -142,6 +145,37 @@ static const struct upload {
       "_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.47.0.dev0\""
       ",\"use_cache\":true,\"vocab_size\":49155}",
       "granitemoe", NULL },
+    { "granite-4.0-micro",
+      "{\"architectures\":[\"GraniteMoeHybridForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0."
+      "0,\"attention_multiplier\":"
+      "0.015625,\"bos_token_id\":100257,\"embedding_multiplier\":12,\"eos_token_id\":100257,\"hidden_act\":"
+      "\"silu\",\"hidden_size\":2560,"
+      "\"init_method\":\"mup\",\"initializer_range\":0.1,\"intermediate_size\":8192,\"layer_types\":"
+      "[" LAYERS_10 "," LAYERS_10 "," LAYERS_10 "," LAYERS_10
+      "],\"logits_scaling\":10,\"mamba_chunk_size\":256,\"mamba_conv_bias\":true,\"mamba_d_conv\":4,\"mamba_"
+      "d_head\":64,"
+      "\"mamba_d_state\":128,\"mamba_expand\":2,\"mamba_n_groups\":1,\"mamba_n_heads\":80,\"mamba_proj_"
+      "bias\":false,"
+      "\"max_position_embeddings\":131072,\"model_type\":\"granitemoehybrid\",\"normalization_function\":"
+      "\"rmsnorm\",\"num_attention_heads\":40,"
+      "\"num_experts_per_tok\":0,\"num_hidden_layers\":40,\"num_key_value_heads\":8,\"num_local_experts\":0,"
+      "\"output_router_logits\":false,"
+      "\"pad_token_id\":100256,\"position_embedding_type\":\"rope\",\"residual_multiplier\":0.22,\"rms_norm_"
+      "eps\":1e-05,\"rope_scaling\":null,"
+      "\"rope_theta\":10000000,\"router_aux_loss_coef\":0.01,\"shared_intermediate_size\":8192,\"tie_word_"
+      "embeddings\":true,"
+      "\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.56.0\",\"use_cache\":true,\"vocab_size\":"
+      "100352}",
+      "granitemoehybrid", NULL },
+    { "granite-4.0-h-micro, in part: layers of Mamba",
+      "{\"architectures\":[\"GraniteMoeHybridForCausalLM\"],\"intermediate_size\":8192,\"hidden_size\":2048,"
+      "\"layer_types\":[\"mamba\","
+      "\"attention\"],"
+      "\"model_type\":\"granitemoehybrid\",\"num_attention_heads\":32,\"num_hidden_layers\":2,\"num_key_"
+      "value_heads\":8,"
+      "\"num_local_experts\":0,\"position_embedding_type\":\"rope\",\"shared_intermediate_size\":8192,"
+      "\"vocab_size\":100352}",
+      "granitemoehybrid", "layer_types: a layer without attention" },
     { "ERNIE-4.5-21B-A3B",
       "{\"architectures\":[\"Ernie4_5_MoeForCausalLM\"],\"bos_token_id\":1,\"eos_token_id\":2,"
       "\"hidden_act\":\"silu\",\"hidden_size\":2560,\"intermediate_size\":12288,\"max_position_"

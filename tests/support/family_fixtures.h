@@ -37,6 +37,7 @@ static const struct family_fixture {
     { "qwen1-tiny", false },
     { "minicpm3-tiny", false },
     { "stablelm-tiny", false },
+    { "granite4-tiny", false },
     { "ernie-tiny", false },
     { "ernie-moe-tiny", false },
     { "granite-moe-tiny", false },

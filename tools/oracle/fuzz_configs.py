@@ -58,7 +58,7 @@ FAMILIES = {
     "gemma": WITH_HEAD, "seed_oss": WITH_HEAD, "gemma2": WITH_HEAD | dict(sliding_window=5, query_pre_attn_scalar=24),
     "gemma3_text": WITH_HEAD | dict(sliding_window=5, query_pre_attn_scalar=24, num_hidden_layers=7),
     "phi": BY_LAYER_NORM | dict(num_key_value_heads=3, layer_norm_eps=1e-5), "phi3": LLAMA | dict(pad_token_id=0),
-    "granite": LLAMA, "granitemoe": LLAMA | dict(num_local_experts=6, num_experts_per_tok=2), "olmo2": LLAMA, "olmo3": LLAMA | dict(sliding_window=5), "smollm3": LLAMA | dict(pad_token_id=0),
+    "granite": LLAMA, "granitemoehybrid": LLAMA | dict(num_local_experts=0, shared_intermediate_size=88, layer_types=["attention"] * 4, position_embedding_type="rope", mamba_n_heads=2), "granitemoe": LLAMA | dict(num_local_experts=6, num_experts_per_tok=2), "olmo2": LLAMA, "olmo3": LLAMA | dict(sliding_window=5), "smollm3": LLAMA | dict(pad_token_id=0),
     "starcoder2": BY_LAYER_NORM | dict(norm_epsilon=1e-5),
     "gpt_neox": {k: v for k, v in BY_LAYER_NORM.items() if k != "num_key_value_heads"} | dict(layer_norm_eps=1e-5),
     "gptj": GPT2 | dict(rotary_dim=8),

@@ -109,13 +109,13 @@ struct family {
 /* Every family; the first whose is_mine() accepts the configuration is used. */
 #define FOR_EACH_FAMILY(f)                                                                                   \
     f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(MINISTRAL3) f(INTERNLM2) f(INTERNLM3) f(BAICHUAN)     \
-        f(PANGU_EMBEDDED) f(GRANITE) f(GRANITE_MOE) f(PHI3) f(GEMMA) f(GEMMA2) f(GEMMA3) f(SEED_OSS)         \
-            f(SMOLLM3) f(MINICPM3) f(STABLELM) f(STARCODER2) f(OLMO2) f(EXAONE) f(ERNIE) f(ERNIE_MOE)        \
-                f(EXAONE4) f(PHI2) f(GPT_NEOX) f(GPTJ) f(COHERE) f(COHERE2) f(FALCON) f(OPT) f(QWEN1)        \
-                    f(QWEN2) f(QWEN3) f(QWEN2_VL) f(QWEN3_VL) f(QWEN2_MOE) f(QWEN3_MOE) f(QWEN3_VL_MOE)      \
-                        f(GLM4_MOE) f(DEEPSEEK_V2) f(DEEPSEEK_V3) f(GLM4_MOE_LITE) f(MIXTRAL) f(GPT_OSS)     \
-                            f(MINIMAX_M2) f(OLMOE) f(BERT) f(ROBERTA) f(GPT2) f(GPT_BIGCODE) f(BLOOM_POST)   \
-                                f(BLOOM) f(PANGU)
+        f(PANGU_EMBEDDED) f(GRANITE) f(GRANITE_DENSE) f(GRANITE_MOE) f(PHI3) f(GEMMA) f(GEMMA2) f(GEMMA3)    \
+            f(SEED_OSS) f(SMOLLM3) f(MINICPM3) f(STABLELM) f(STARCODER2) f(OLMO2) f(EXAONE) f(ERNIE)         \
+                f(ERNIE_MOE) f(EXAONE4) f(PHI2) f(GPT_NEOX) f(GPTJ) f(COHERE) f(COHERE2) f(FALCON) f(OPT)    \
+                    f(QWEN1) f(QWEN2) f(QWEN3) f(QWEN2_VL) f(QWEN3_VL) f(QWEN2_MOE) f(QWEN3_MOE)             \
+                        f(QWEN3_VL_MOE) f(GLM4_MOE) f(DEEPSEEK_V2) f(DEEPSEEK_V3) f(GLM4_MOE_LITE)           \
+                            f(MIXTRAL) f(GPT_OSS) f(MINIMAX_M2) f(OLMOE) f(BERT) f(ROBERTA) f(GPT2)          \
+                                f(GPT_BIGCODE) f(BLOOM_POST) f(BLOOM) f(PANGU)
 
 #define DECLARE_FAMILY(name) extern const struct family FAMILY_##name;
 FOR_EACH_FAMILY(DECLARE_FAMILY)

@@ -1,4 +1,4 @@
-/* Granite 3: LLaMA's layers with factors of the embedding, of q . k, of every block's output and of
+/* Granite 3, and the models of Granite 4 without Mamba's layers: LLaMA's layers with factors of the embedding, of q . k, of every block's output and of
  * the logits; and the variant with experts in every layer, with the weights of a softmax over the chosen ones. GGUF stores q and k
  * permuted for interleaved rotation, as for LLaMA. */
 #include "model/description/config_keys.h"
@@ -7,9 +7,25 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static const struct tensor_names LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
+};
+
+/* Granite 4: what would be the shared expert is the only feed-forward block. */
+static const struct tensor_names DENSE_LAYOUTS[] = {
+    { .of[SLOT_EMBEDDING] = { "model.embed_tokens.weight" },
+      .of[SLOT_OUTPUT] = { "lm_head.weight" },
+      .of[SLOT_OUTPUT_NORM] = { "model.norm.weight" },
+      .of[SLOT_ATTN_NORM] = { "model.layers.%d.input_layernorm.weight" },
+      .of[SLOT_FFN_NORM] = { "model.layers.%d.post_attention_layernorm.weight" },
+      .of[SLOT_QKV] = { "model.layers.%d.self_attn.q_proj.weight", "model.layers.%d.self_attn.k_proj.weight",
+                        "model.layers.%d.self_attn.v_proj.weight" },
+      .of[SLOT_ATTN_OUT] = { "model.layers.%d.self_attn.o_proj.weight" },
+      .of[SLOT_GATE_UP] = { "model.layers.%d.shared_mlp.input_linear.weight" },
+      .of[SLOT_DOWN] = { "model.layers.%d.shared_mlp.output_linear.weight" } },
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
@@ -31,14 +47,41 @@ static const struct config_key MOE_KEYS[] = {
     { NULL, NULL },
 };
 
+static const struct config_key DENSE_KEYS[] = {
+    { "mamba_*", NULL }, /* of layers that it does not have, and the next ones */
+    { "time_step_limit", NULL },
+    { "num_experts_per_tok", NULL }, /* of experts that it does not have, and the next ones */
+    { "output_router_logits", NULL },
+    { "router_aux_loss_coef", NULL },
+    { "init_method", NULL },
+    { "normalization_function", "\"rmsnorm\"" },
+    CONFIG_WHOLE_HEADS,
+    { NULL, NULL },
+};
+
 static const struct config_key GGUF_KEYS[] = {
     { "rope.scaling.finetuned", "true" }, /* false: no rotation */
+    { NULL, NULL },
+};
+
+/* llama.cpp's converter writes what Granite 4 says of layers and experts that it does not have. */
+static const struct config_key DENSE_GGUF_KEYS[] = {
+    { "rope.scaling.finetuned", "true" },
+    { "ssm.*", NULL },
+    { "expert_count", "0" },
+    { "expert_used_count", "0" },
+    { "expert_shared_feed_forward_length", NULL }, /* also that of the only feed-forward block */
     { NULL, NULL },
 };
 
 static bool granite_is_mine(const json_t *config)
 {
     return describe_has_type(config, "granite");
+}
+
+static bool granite_dense_is_mine(const json_t *config)
+{
+    return describe_has_type(config, "granitemoehybrid");
 }
 
 static bool granite_moe_is_mine(const json_t *config)
@@ -52,7 +95,7 @@ static float factor(struct config *c, const char *key)
     return (float)config_float_or(c, key, 1e-6, 1e6, 1);
 }
 
-static void granite_describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void describe_any(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     static const struct transformers_defaults DEFAULTS = { 0, 0, 2048, 1e-6, 0 };
@@ -62,8 +105,6 @@ static void granite_describe(struct model_desc *d, struct config *c, bool is_ggu
     } else {
         describe_transformers(d, c, &DEFAULTS);
         a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", false);
-        d->kinds[0].ffn.has_bias = config_bool_or(c, "mlp_bias", false);
-        describe_layer_types(d, c, 0, 0);
     }
     d->embedding_scale = factor(c, is_gguf ? "embedding_scale" : "embedding_multiplier");
     d->block_scale = factor(c, is_gguf ? "residual_scale" : "residual_multiplier");
@@ -71,6 +112,34 @@ static void granite_describe(struct model_desc *d, struct config *c, bool is_ggu
     if (is_gguf && !config_has(c, "attention.scale")) /* as in llama.cpp */
         a->scale = (float)(1 / sqrt(a->head_dim));
     d->logit_scale = 1 / factor(c, is_gguf ? "logit_scale" : "logits_scaling");
+}
+
+static void granite_describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    describe_any(d, c, is_gguf);
+    if (is_gguf)
+        return;
+    d->kinds[0].ffn.has_bias = config_bool_or(c, "mlp_bias", false);
+    describe_layer_types(d, c, 0, 0);
+}
+
+/* All layers must have attention, and none experts. */
+static void granite_dense_describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    const json_t *types = config_find(c, "layer_types");
+    if (!types)
+        types = config_find(c, "layers_block_type");
+    describe_any(d, c, is_gguf);
+    d->kinds[0].ffn.d_ff = config_int_or(c, "shared_intermediate_size", 1, LIMIT_DIMENSION, 1024);
+    if (config_int_or(c, "num_local_experts", 0, LIMIT_EXPERTS, 8) > 0)
+        config_unsupported(c, "num_local_experts", "more than 0");
+    if (strcmp(config_string_or(c, "position_embedding_type", "null"), "rope") != 0)
+        config_unsupported(c, "position_embedding_type", "another kind than \"rope\"");
+    for (int i = 0; i < d->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)i));
+        if (!type || (strcmp(type, "attention") != 0 && strcmp(type, "full_attention") != 0))
+            config_unsupported(c, "layer_types", "a layer without attention");
+    }
 }
 
 static void granite_moe_describe(struct model_desc *d, struct config *c, bool is_gguf)
@@ -132,11 +201,26 @@ const struct family FAMILY_GRANITE = {
     .scales_soft_prompts = true,
     .is_mine = granite_is_mine,
     .keys = CONFIG_KEYS_ROTARY,
-    .gguf_keys = GGUF_KEYS,
+    .gguf_keys = DENSE_GGUF_KEYS,
     .describe = granite_describe,
     .put_metadata = granite_put_metadata,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
+
+const struct family FAMILY_GRANITE_DENSE = {
+    .name = "granitemoehybrid",
+    .gguf_architecture = "granite",
+    .is_permuted_in_gguf = true,
+    .scales_soft_prompts = true,
+    .is_mine = granite_dense_is_mine,
+    .keys = DENSE_KEYS,
+    .describe = granite_dense_describe,
+    .put_metadata = granite_put_metadata,
+    .layouts = DENSE_LAYOUTS,
+    .n_layouts = sizeof DENSE_LAYOUTS / sizeof *DENSE_LAYOUTS,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
 };
