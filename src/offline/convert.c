@@ -336,9 +336,10 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
     enum tutti_status st = TUTTI_OK;
     for (int i = 0; i < n_parts && st == TUTTI_OK; i++, run.begin = run.end) {
         struct weight_place place = w->place;
+        place.has_imatrix = c->options->imatrix;
         bool is_last = i == n_parts - 1;
         if (!is_last && place.role != WEIGHT_ROUTER)
-            place.role = WEIGHT_OTHER;
+            place.role = info->rows[i] == DIM_KV ? WEIGHT_KEYS : WEIGHT_OTHER;
         run.end = is_fused ? shape.n_out : run.begin + shape.rows[i];
         run.n_permuted_heads = is_fused ? 0 : n_permuted(c, w->layer, info->rows[i], is_last);
         run.is_bias = false;
