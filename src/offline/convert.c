@@ -314,9 +314,11 @@ static enum tutti_status plan_fused_up(struct converter *c, const struct weight 
 {
     const struct tensor *both = w->heads.whole;
     struct plan_shape shape = { .n_dims = 2, .dims = { both->shape[0], both->shape[1] } };
+    struct weight_place place = w->place;
     if (w->slot == SLOT_V_UP) /* comes with the keys */
         return TUTTI_OK;
-    struct planned *p = plan_next(c, c->to->of[w->slot][0], w->layer, &shape, &w->place);
+    place.role = WEIGHT_VALUES; /* as in llama.cpp, which counts values of their own among most matrices */
+    struct planned *p = plan_next(c, c->to->of[w->slot][0], w->layer, &shape, &place);
     struct planned_part *part = p ? add_part(p) : NULL;
     if (!part)
         return error_out_of_memory(checkpoint_path(c->ck), err);

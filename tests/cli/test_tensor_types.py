@@ -69,6 +69,14 @@ def test_types_are_those_of_llama_quantize(tmp_path, name):
         assert found == by_layer(types, model["config"]["num_hidden_layers"]), kind
 
 
+def test_up_projections_in_one_matrix_are_values(tmp_path):
+    """The types are those that llama-quantize gives the same file."""
+    report = tmp_path / "report.json"
+    tutti("convert", os.path.join(FIXTURES, "minicpm3-tiny"), tmp_path / "x.gguf", "--type", "q4_k_m", "--report-file", report)
+    types = {t["name"]: t["type"] for t in json.loads(report.read_text())["tensors"]}
+    assert [types[f"blk.{i}.attn_kv_b.weight"] for i in range(2)] == ["q5_0", "q8_0"]
+
+
 def weight_bytes(*args):
     """What inspect and plan say; they must agree."""
     inspected, planned = (json.loads(tutti(command, *args, "--json").stdout) for command in ("inspect", "plan"))
