@@ -463,7 +463,8 @@ const struct command COMMAND_PERPLEXITY = {
     .summary = "measure a model's perplexity on a text",
     .about = "Reads FILE (- for standard input) as one text, in windows of equal length, and prints "
              "the perplexity: e to the mean of the negative log-probability of each scored token, "
-             "with its standard error. The windows and results are those of llama-perplexity.\n\nTo "
+             "with its standard error. Without --stride, the windows and results are those of "
+             "llama-perplexity.\n\nTo "
              "see what a quantized type costs, compare with the original model, given by --kl. The "
              "Kullback-Leibler divergence is more informative, on less text, than the difference of "
              "perplexities. To compare several types, or if two models do not fit into memory, save "

@@ -15,12 +15,14 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 struct serve_values {
     struct server_options server; /* except for what comes from the members below */
     const char *config;
+    const char *unix_mode;
     struct option_texts apis, allow_hosts;
     unsigned pooling; /* as in enum tutti_embedding */
     enum log_level log_level;
@@ -32,6 +34,9 @@ struct serve_values {
 };
 
 static const char *const LOG_LEVELS[] = { "debug", "info", "warn", "error", NULL }; /* as in enum log_level */
+
+static const char *const UNIX_MODES[] = { "0600", "0660", "0666", NULL };
+static const char *const UNIX_MODE_ALIASES[] = { "600", "0600", "660", "0660", "666", "0666", NULL };
 
 static const char *const POOLINGS[] = { "model", "mean", "last", "cls", NULL };
 
@@ -47,6 +52,11 @@ static const struct option OPTIONS[] = {
     INT_OPTION(VALUES, server.port, "port", "N", "port to listen on, 8080 by default; 0 selects a free one",
                .letter = 'p', .max = 65535),
     TEXT_OPTION(VALUES, server.unix_path, "unix", "PATH", "listen on a Unix socket instead"),
+    CHOICE_OPTION(VALUES, unix_mode, "unix-mode", "MODE", UNIX_MODES,
+                  "permissions of the sockets of --unix and --metrics-listen, for the server's user only, "
+                  "its group too, or "
+                  "all users, whatever the umask",
+                  .aliases = UNIX_MODE_ALIASES, .initial = "0660"),
     TEXT_OPTION(VALUES, server.model_id, "name", "ID",
                 "name of the model in the API; by default, that of its file or folder"),
     TEXTS_OPTION(VALUES, apis, "api", "NAME",
@@ -393,6 +403,7 @@ static enum tutti_status read_server(const struct serve_values *values, struct s
     options->allow_hosts = values->allow_hosts.texts;
     options->n_allow_hosts = (size_t)values->allow_hosts.n;
     options->embedding = (enum tutti_embedding)values->pooling;
+    options->unix_mode = (unsigned)strtoul(values->unix_mode, NULL, 8);
     return st;
 }
 

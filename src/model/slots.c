@@ -209,7 +209,7 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
     [SLOT_K_UP] = { "k_up", LAYER, .is_in = is_latent, .rows = { DIM_LATENT_HEADS }, .columns = DIM_UNROTATED,
                     .is_by_head = true },
     [SLOT_V_UP] = { "v_up", LAYER, .is_in = is_latent, .rows = { DIM_ATTENDED }, .columns = DIM_LATENT,
-                    .role = WEIGHT_VALUES, .is_by_head = true },
+                    .is_by_head = true },
     [SLOT_SINKS] = { "sinks", LAYER, .kind = SLOT_VECTOR, .is_in = has_sinks, .columns = DIM_HEADS },
     [SLOT_ATTN_OUT] = { "attn_out", LAYER, .has_bias = attn_out_has_bias, .rows = { DIM_MODEL },
                         .columns = DIM_ATTENDED, .role = WEIGHT_ATTN_OUT, .can_adapt = true },

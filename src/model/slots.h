@@ -102,7 +102,8 @@ enum slot_kind {
 
 /* What the type of a matrix depends on when weights are quantized: see weight_type.h. */
 enum weight_role {
-    WEIGHT_OTHER, /* queries, keys, gate, up */
+    WEIGHT_OTHER, /* queries, gate, up */
+    WEIGHT_KEYS,  /* that are a matrix of their own */
     WEIGHT_EMBEDDING,
     WEIGHT_OUTPUT, /* also a tied embedding */
     WEIGHT_VALUES, /* or fused queries, keys and values */
@@ -121,7 +122,7 @@ struct slot_info {
         rows[MAX_PARTS]; /* of the parts; DIM_NONE: one row, or no more parts. A dimension of 0: no part */
     enum dim columns;
     /* Of the matrix, and of its last part where each part is a matrix of its own; the others are
-     * then WEIGHT_OTHER. */
+     * then WEIGHT_KEYS or WEIGHT_OTHER. */
     enum weight_role role;
     bool can_adapt;     /* a linear layer that LoRA adapters may change */
     bool is_of_experts; /* one such matrix for each expert of the layer */

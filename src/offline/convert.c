@@ -314,9 +314,11 @@ static enum tutti_status plan_fused_up(struct converter *c, const struct weight 
 {
     const struct tensor *both = w->heads.whole;
     struct plan_shape shape = { .n_dims = 2, .dims = { both->shape[0], both->shape[1] } };
+    struct weight_place place = w->place;
     if (w->slot == SLOT_V_UP) /* comes with the keys */
         return TUTTI_OK;
-    struct planned *p = plan_next(c, c->to->of[w->slot][0], w->layer, &shape, &w->place);
+    place.role = WEIGHT_VALUES; /* as in llama.cpp, which counts values of their own among most matrices */
+    struct planned *p = plan_next(c, c->to->of[w->slot][0], w->layer, &shape, &place);
     struct planned_part *part = p ? add_part(p) : NULL;
     if (!part)
         return error_out_of_memory(checkpoint_path(c->ck), err);
@@ -336,9 +338,10 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
     enum tutti_status st = TUTTI_OK;
     for (int i = 0; i < n_parts && st == TUTTI_OK; i++, run.begin = run.end) {
         struct weight_place place = w->place;
+        place.has_imatrix = c->options->imatrix;
         bool is_last = i == n_parts - 1;
         if (!is_last && place.role != WEIGHT_ROUTER)
-            place.role = WEIGHT_OTHER;
+            place.role = info->rows[i] == DIM_KV ? WEIGHT_KEYS : WEIGHT_OTHER;
         run.end = is_fused ? shape.n_out : run.begin + shape.rows[i];
         run.n_permuted_heads = is_fused ? 0 : n_permuted(c, w->layer, info->rows[i], is_last);
         run.is_bias = false;

@@ -25,6 +25,7 @@ struct server_options {
     const char *host;         /* name or address to listen on; ignored with unix_path */
     int port;                 /* 0: any free one */
     const char *unix_path;    /* NULL: TCP. A socket file, removed at the end; a stale one is replaced */
+    unsigned unix_mode;       /* permissions of the socket files of unix_path and metrics_listen */
     const char *api_key_file; /* NULL: no key is needed. Format: keys.h */
     /* GET /metrics: file with the keys that open it, as api_key_file. NULL: without API keys it is
      * open, with API keys it is closed. metrics_listen: an address of its own, "HOST:PORT", "PORT"

@@ -121,10 +121,46 @@ def test_it_installs_and_is_removed(package, tmp_path):
     assert run(tmp_path / "usr/bin/tutti", "--version").stdout.startswith("tutti ")
     if shutil.which("systemd-sysusers"):
         assert re.search(r"^tutti:", (tmp_path / "etc/passwd").read_text(), re.M)
+    links = tmp_path / "etc/systemd/system"
+    for enabled in ("multi-user.target.wants/tutti.service", "multi-user.target.wants/tutti-group.service",
+                    "multi-user.target.wants/tutti-replicas.target", "tutti-replicas.target.wants/tutti@8081.service",
+                    "sockets.target.wants/tutti.socket", "multi-user.target.wants/ssh.service"):
+        (links / enabled).parent.mkdir(parents=True, exist_ok=True)
+        (links / enabled).symlink_to("/usr/lib/systemd/system/" + os.path.basename(enabled))
     run(*dpkg, "-r", "tutti")
     assert not (tmp_path / "usr/bin/tutti").exists() and (tmp_path / "etc/tutti/tutti.conf").exists()
     run(*dpkg, "--purge", "tutti")
     assert not (tmp_path / "etc/tutti").exists()
+    assert [path.name for path in links.rglob("*.*") if path.is_symlink()] == ["ssh.service"]
+
+
+# Says what it is called with, and that two replicas run; tutti@8082 does not start.
+SYSTEMCTL = """#!/bin/sh
+case "$1" in
+list-units) printf 'tutti@8081.service loaded active running\\ntutti@8082.service loaded active running\\ntutti@8083.service loaded active running\\n' ;;
+*) echo "${0##*/} $*" >>"$CALLS"; [ "$2" != tutti@8082.service ] ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("script, args, calls", [
+    ("postinst", ["configure", "0.0.9-1"], ["try-restart tutti.service tutti-group.service", "try-restart tutti@8081.service",
+                                            "try-restart tutti@8082.service"]),
+    ("postinst", ["configure", ""], []),
+    ("prerm", ["remove"], ["stop tutti.socket tutti.service tutti-group.service tutti-replicas.target tutti@*.service"]),
+    ("prerm", ["upgrade", "0.2.0-1"], [])])
+def test_scripts_know_every_unit(tmp_path, script, args, calls):
+    """Under a systemd that is none: replicas are restarted one after the other, up to one that fails."""
+    for name in ("systemctl", "deb-systemd-invoke", "systemd-sysusers"):
+        (tmp_path / name).write_text(SYSTEMCTL)
+        (tmp_path / name).chmod(0o755)
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs none /run && mkdir -p /run/systemd/system && exec "$@"', "sh"]
+    if run(*inside, "true", check=False).returncode != 0:
+        pytest.skip("namespaces are not allowed here")
+    run(*inside, "sh", os.path.join(ROOT, "deploy", "debian", script), *args,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls")})
+    found = (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
+    assert [line.split(" ", 1)[1] for line in found if line.startswith("deb-systemd-invoke ")] == calls
 
 
 def test_systemd_understands_the_units(unpacked, tmp_path):

@@ -1,11 +1,15 @@
 """tutti convert --tensor-type and --imatrix: which matrices they change, and what they refuse."""
 import json
+import math
 import os
 import struct
 
+import pytest
 from test_cli import DEMO, tutti, wrong
 
 FIXTURES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "fixtures")
+with open(os.path.join(FIXTURES, "llama-quantize", "types.json"), encoding="utf-8") as types_file:
+    MIXED = json.load(types_file)  # by tools/fixtures/llama_quantize_fixtures.py
 DAT, GGUF = (os.path.join(FIXTURES, "imatrix", name) for name in ("demo.dat", "demo.gguf"))
 
 
@@ -26,6 +30,66 @@ def test_types_by_pattern(tmp_path):
     assert (found["blk.5.ffn_down.weight"]["wanted"], types["blk.5.ffn_down.weight"]) == ("q4_k", "f16")
     assert types["output.weight"] == types["token_embd.weight"] == "q4_0"
     assert types["blk.0.attn_norm.weight"] == types["blk.0.attn_qkv.bias"] == "f32"  # no matrices
+
+
+def by_layer(values, n_layers):
+    """Those of every layer, of names with "{}" for its number."""
+    return {name.replace("{}", str(i)): value[i] if isinstance(value, list) else value
+            for name, value in values.items() for i in range(n_layers if "{}" in name else 1)}
+
+
+def write_zeros(folder, model):
+    """Types depend on the shapes only."""
+    (folder / "config.json").write_text(json.dumps(model["config"]))
+    shapes = {name.replace("{}", str(i)): shape for name, shape in model["shapes"].items()
+              for i in range(model["config"]["num_hidden_layers"] if "{}" in name else 1)}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
+
+
+def write_importance(path):
+    """Of one matrix; the types of all depend on whether there is any."""
+    name = b"blk.0.ffn_down.weight"
+    path.write_bytes(struct.pack(f"<2i{len(name)}s2i32f", 1, len(name), name, 1, 32, *[1.0] * 32))
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_types_are_those_of_llama_quantize(tmp_path, name):
+    model, out, report = MIXED[name], tmp_path / "x.gguf", tmp_path / "report.json"
+    write_zeros(tmp_path, model)
+    write_importance(tmp_path / "importance.dat")
+    more = ["--imatrix", tmp_path / "importance.dat"] if model["imatrix"] else []
+    for kind, types in model["types"].items():
+        tutti("convert", tmp_path, out, "--type", kind, "--report-file", report, *more)
+        found = {t["name"]: t["type"] for t in json.loads(report.read_text())["tensors"] if t["type"] != "f32"}
+        assert found == by_layer(types, model["config"]["num_hidden_layers"]), kind
+
+
+def test_up_projections_in_one_matrix_are_values(tmp_path):
+    """The types are those that llama-quantize gives the same file."""
+    report = tmp_path / "report.json"
+    tutti("convert", os.path.join(FIXTURES, "minicpm3-tiny"), tmp_path / "x.gguf", "--type", "q4_k_m", "--report-file", report)
+    types = {t["name"]: t["type"] for t in json.loads(report.read_text())["tensors"]}
+    assert [types[f"blk.{i}.attn_kv_b.weight"] for i in range(2)] == ["q5_0", "q8_0"]
+
+
+def weight_bytes(*args):
+    """What inspect and plan say; they must agree."""
+    inspected, planned = (json.loads(tutti(command, *args, "--json").stdout) for command in ("inspect", "plan"))
+    assert inspected["weight_bytes"] == planned["layouts"][0]["weight_bytes"]
+    return inspected["weight_bytes"]
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "falcon"])  # queries, keys and values have one type in memory either way
+def test_a_model_takes_the_memory_of_its_converted_file(tmp_path, name):
+    write_zeros(tmp_path, MIXED[name])
+    for kind in MIXED[name]["types"]:
+        tutti("convert", tmp_path, tmp_path / "x.gguf", "--type", kind)
+        assert weight_bytes(tmp_path / "x.gguf") == weight_bytes(tmp_path, "--type", kind), kind
 
 
 def test_patterns_that_are_wrong(tmp_path):

@@ -281,6 +281,7 @@ def test_systemd_understands_every_unit(tmp_path):
     for name in UNITS:
         text = re.sub(r"(?<=[= ])/\S*/bin/tutti(?= )", BIN, unit(name))
         assert BIN in text
+        assert value(text, "RuntimeDirectory") == "%N"  # its own: systemd removes the folder of a unit that stops
         if not os.path.exists("/usr/bin/mpirun"):
             text = text.replace("/usr/bin/mpirun", "/bin/true")
         names.append(name.replace("@", "@8081"))

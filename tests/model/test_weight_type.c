@@ -10,7 +10,9 @@
 
 static enum dtype choose(const char *type, enum weight_role role, int layer, int n_layers, int n_sharing)
 {
-    const struct weight_place place = { role, layer, n_layers, n_sharing, false };
+    const struct weight_place place = {
+        .role = role, .layer = layer, .n_layers = n_layers, .n_sharing = n_sharing
+    };
     const struct weight_type *found = weight_type_find(type);
     assert_non_null(found);
     return weight_type_choose(found, &place);
@@ -68,6 +70,67 @@ static void sensitive_matrices_get_finer_types(void **state)
     }
 }
 
+/* The rules that llama-quantize has for some models: of 32 layers with eight query heads for each of values. */
+static void some_models_have_types_of_their_own(void **state)
+{
+    (void)state;
+    static const struct weight_place FALCON = { .is_falcon = true }, EXPERTS = { .n_experts = 8 },
+                                     LARGE = { .is_70b = true }, IMATRIX = { .has_imatrix = true };
+    static const struct {
+        const struct weight_place *model;
+        const char *type;
+        enum weight_role role;
+        int layer;
+        enum dtype want;
+    } CASES[] = {
+        { &FALCON, "q2_k", WEIGHT_OUTPUT, 0, DTYPE_Q8_0 },
+        { &FALCON, "q4_k_m", WEIGHT_VALUES, 4, DTYPE_Q4_K },
+        { &FALCON, "q2_k", WEIGHT_ATTN_OUT, 9, DTYPE_Q2_K },
+        { &FALCON, "q3_k_m", WEIGHT_ATTN_OUT, 9, DTYPE_Q3_K },
+        { &FALCON, "q3_k_l", WEIGHT_ATTN_OUT, 9, DTYPE_Q4_K },
+        { &FALCON, "q2_k", WEIGHT_DOWN, 9, DTYPE_Q3_K },
+        { &FALCON, "q3_k_m", WEIGHT_DOWN, 1, DTYPE_Q5_K },
+        { &FALCON, "q3_k_m", WEIGHT_DOWN, 3, DTYPE_Q4_K },
+        { &FALCON, "q3_k_m", WEIGHT_DOWN, 4, DTYPE_Q3_K },
+        { &FALCON, "q3_k_l", WEIGHT_DOWN, 9, DTYPE_Q4_K },
+        { &FALCON, "q4_k_m", WEIGHT_DOWN, 1, DTYPE_Q6_K },
+        { &FALCON, "q4_k_m", WEIGHT_DOWN, 3, DTYPE_Q5_K },
+        { &FALCON, "q4_k_m", WEIGHT_DOWN, 4, DTYPE_Q4_K },
+        { &FALCON, "q4_k_s", WEIGHT_DOWN, 0, DTYPE_Q4_K },
+        { &FALCON, "q5_k_m", WEIGHT_DOWN, 3, DTYPE_Q6_K },
+        { &EXPERTS, "q2_k", WEIGHT_VALUES, 9, DTYPE_Q8_0 },
+        { &EXPERTS, "q4_0", WEIGHT_KEYS, 9, DTYPE_Q8_0 },
+        { &EXPERTS, "q2_k", WEIGHT_ATTN_OUT, 9, DTYPE_Q5_K },
+        { &EXPERTS, "q3_k_l", WEIGHT_ATTN_OUT, 9, DTYPE_Q3_K },
+        { &EXPERTS, "q5_k_m", WEIGHT_ATTN_OUT, 9, DTYPE_Q5_K },
+        { &EXPERTS, "q6_k", WEIGHT_ATTN_OUT, 9, DTYPE_Q6_K },
+        { &EXPERTS, "q4_k_m", WEIGHT_OTHER, 9, DTYPE_Q4_K },
+        { &LARGE, "q2_k", WEIGHT_VALUES, 9, DTYPE_Q5_K },
+        { &LARGE, "q2_k_s", WEIGHT_VALUES, 9, DTYPE_Q5_K },
+        { &LARGE, "q3_k_s", WEIGHT_VALUES, 9, DTYPE_Q5_K },
+        { &LARGE, "q4_k_m", WEIGHT_VALUES, 4, DTYPE_Q5_K },
+        { &LARGE, "q4_k_m", WEIGHT_VALUES, 3, DTYPE_Q6_K },
+        { &LARGE, "q4_0", WEIGHT_VALUES, 9, DTYPE_Q4_0 },
+        { &LARGE, "q4_k_m", WEIGHT_DOWN, 4, DTYPE_Q4_K },
+        { &LARGE, "f16", WEIGHT_VALUES, 4, DTYPE_F16 },
+        { &IMATRIX, "q4_0", WEIGHT_DOWN, 3, DTYPE_Q4_1 },
+        { &IMATRIX, "q4_0", WEIGHT_DOWN, 4, DTYPE_Q4_0 },
+        { &IMATRIX, "q5_0", WEIGHT_DOWN, 3, DTYPE_Q5_1 },
+        { &IMATRIX, "q4_1", WEIGHT_DOWN, 3, DTYPE_Q4_1 },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct weight_place place = *CASES[i].model;
+        place.role = CASES[i].role;
+        place.layer = CASES[i].layer;
+        place.n_layers = 32;
+        place.n_sharing = 8;
+        enum dtype found = weight_type_choose(weight_type_find(CASES[i].type), &place);
+        if (found != CASES[i].want)
+            fail_msg("case %zu, %s, role %d, layer %d: %s, expected %s", i, CASES[i].type, CASES[i].role,
+                     CASES[i].layer, dtype_name(found), dtype_name(CASES[i].want));
+    }
+}
+
 /* As llama.cpp's MXFP4_MOE: experts, and everything else in q8_0. */
 static void mxfp4_is_for_experts(void **state)
 {
@@ -89,6 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_found_in_any_case_and_by_other_words),
         cmocka_unit_test(sensitive_matrices_get_finer_types),
+        cmocka_unit_test(some_models_have_types_of_their_own),
         cmocka_unit_test(mxfp4_is_for_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

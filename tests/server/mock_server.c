@@ -19,6 +19,7 @@ int main(int argc, char **argv)
         .idle_timeout_s = 120,
         .drain_timeout_s = 30,
         .step_timeout_s = 60,
+        .unix_mode = 0660,
     };
     struct tutti_engine_options engine_options = { 0 };
     const char *loading_path = NULL, *allow_host = NULL;

@@ -1,7 +1,9 @@
 """What web pages may send: by the name they address the server with, by where they come from, and by what they can send unasked."""
 import json
+import os
 import re
 import socket
+import stat
 import subprocess
 
 import pytest
@@ -97,6 +99,16 @@ def test_no_page_reaches_a_unix_socket(start, tmp_path):
         sock.connect(path)
         sock.sendall(b"GET /v1/models HTTP/1.1\r\nHost: any.example\r\n\r\n")
         assert sock.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize("flags, mode", [((), 0o660), (("--unix-mode", "0600"), 0o600), (("--unix-mode", "666"), 0o666)])
+def test_who_may_connect_to_a_unix_socket_does_not_depend_on_the_umask(start, tmp_path, flags, mode):
+    before = os.umask(0o077)
+    try:
+        start("--unix", tmp_path / "api", "--metrics-listen", f"unix:{tmp_path / 'metrics'}", *flags)
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in ("api", "metrics")] == [mode, mode]
 
 
 # ---- Origin ----------------------------------------------------------------------------------------------------------

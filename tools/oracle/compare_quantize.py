@@ -94,7 +94,7 @@ def compare(args, ggml, kind, folder, base, original, weights):
         bad.append(f"tensors {sorted(mine.keys() ^ other.keys())} are in one file only")
     for name in mine.keys() & other.keys():
         x, w = original[name], weights.get(name)
-        if mine[name].tensor_type != other[name].tensor_type and not args.imatrix:  # with one, llama-quantize has other mixes
+        if mine[name].tensor_type != other[name].tensor_type:
             bad.append(f"{name}: {mine[name].tensor_type.name}, of llama-quantize {other[name].tensor_type.name}")
             continue
         values = ggml.floats(mine[name])
@@ -104,12 +104,11 @@ def compare(args, ggml, kind, folder, base, original, weights):
             gain = [gain[0] + error, gain[1] + before]
             if not error < before:
                 bad.append(f"{name}: weighted squared error {error:.6g}, without importances {before:.6g}")
-        if mine[name].tensor_type == other[name].tensor_type:
-            of_llama = weighted(ggml.floats(other[name]) - x, w)
-            sums = [a + b for a, b in zip(sums, (error, of_llama, square))]
-            worst = max(worst, error / of_llama if of_llama > 0 else 0)
-            if error > 1.01 * of_llama:
-                bad.append(f"{name}: squared error {error:.6g}, of llama-quantize {of_llama:.6g}")
+        of_llama = weighted(ggml.floats(other[name]) - x, w)
+        sums = [a + b for a, b in zip(sums, (error, of_llama, square))]
+        worst = max(worst, error / of_llama if of_llama > 0 else 0)
+        if error > 1.01 * of_llama:
+            bad.append(f"{name}: squared error {error:.6g}, of llama-quantize {of_llama:.6g}")
         square = weighted(x, None)
         found = (weighted(values - x, None) / square) ** 0.5 if square else 0.0
         if abs(found - reported[name]) > 1e-5 * found + 1e-9:

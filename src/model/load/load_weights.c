@@ -270,7 +270,6 @@ static bool splits_columns(const struct loader *l, enum weight_slot slot)
 static enum tutti_status find_all(struct loader *l, struct packing *p, const struct slot_at *at,
                                   struct tutti_error *err)
 {
-    const struct attn_desc *a = &model_layer(&l->model->desc, at->layer)->attn;
     enum tutti_status st = TUTTI_OK;
     p->n = slot_shape(stored_desc(l), at->slot, at->layer).n_experts;
     p->weights = calloc((size_t)p->n, sizeof *p->weights);
@@ -280,9 +279,7 @@ static enum tutti_status find_all(struct loader *l, struct packing *p, const str
     for (int e = 0; e < p->n && st == TUTTI_OK; e++) {
         const struct slot_at of_expert = { at->slot, at->layer, e };
         st = weights_find(&p->weights[e], stored_desc(l), l->names, l->ck, &of_expert, err);
-        /* A type depends on the query heads per KV head of the whole model, so that the number of
-         * ranks makes no difference. */
-        p->weights[e].place.n_sharing = a->n_heads / a->n_kv_heads;
+        p->weights[e].place = weights_place(&l->model->desc, at->slot, at->layer);
     }
     if (st == TUTTI_OK && !l->type)
         weights_use_compact(p->weights, p->n, splits_columns(l, at->slot));

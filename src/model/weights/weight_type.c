@@ -65,58 +65,116 @@ void weight_type_list(char *text, size_t size)
                               TYPES[i].name);
 }
 
-/* The first and last eighth of the layers, and every third between. */
-static bool is_sensitive(int layer, int n_layers)
+/* ---- which matrices get another type than most ---- */
+
+enum models { OF_ANY, OF_FALCON, OF_8_EXPERTS, OF_SHARING_4 /* query heads per KV head */, WITH_IMATRIX };
+
+/* Sensitive: the first and last eighth, and every third between. */
+enum layers { IN_ALL, IN_FIRST_2, IN_FIRST_4, IN_FIRST_8TH, IN_FIRST_16TH, IN_SENSITIVE };
+
+enum { MAX_RULE_TYPES = 5 };
+
+/* The first rule that applies gives the type; without one it is that of most matrices. */
+static const struct rule {
+    enum models models;
+    enum weight_role role;
+    enum layers layers;
+    enum dtype dtype;
+    const char *types[MAX_RULE_TYPES]; /* names; the first is NULL: all quantized types */
+} RULES[] = {
+    { OF_FALCON, WEIGHT_OUTPUT, IN_ALL, DTYPE_Q8_0 },
+    { OF_ANY, WEIGHT_OUTPUT, IN_ALL, DTYPE_Q8_0, { "q8_0" } },
+    { OF_ANY, WEIGHT_OUTPUT, IN_ALL, DTYPE_Q6_K },
+
+    { OF_8_EXPERTS, WEIGHT_VALUES, IN_ALL, DTYPE_Q8_0 },
+    { OF_8_EXPERTS, WEIGHT_KEYS, IN_ALL, DTYPE_Q8_0 },
+    { OF_SHARING_4, WEIGHT_VALUES, IN_ALL, DTYPE_Q4_K, { "q2_k", "q2_k_s" } },
+    { OF_ANY, WEIGHT_VALUES, IN_ALL, DTYPE_Q3_K, { "q2_k" } },
+    { OF_ANY, WEIGHT_VALUES, IN_FIRST_2, DTYPE_Q5_K, { "q3_k_m" } },
+    { OF_ANY, WEIGHT_VALUES, IN_ALL, DTYPE_Q4_K, { "q3_k_m" } },
+    { OF_ANY, WEIGHT_VALUES, IN_ALL, DTYPE_Q5_K, { "q3_k_l" } },
+    { OF_ANY, WEIGHT_VALUES, IN_FIRST_4, DTYPE_Q5_K, { "q4_k_s" } },
+    { OF_ANY, WEIGHT_VALUES, IN_SENSITIVE, DTYPE_Q6_K, { "q4_k_m", "q5_k_m" } },
+
+    { OF_FALCON, WEIGHT_ATTN_OUT, IN_ALL, DTYPE_Q2_K, { "q2_k" } },
+    { OF_FALCON, WEIGHT_ATTN_OUT, IN_ALL, DTYPE_Q3_K, { "q3_k_m" } },
+    { OF_FALCON, WEIGHT_ATTN_OUT, IN_ALL, DTYPE_Q4_K, { "q3_k_l" } },
+    { OF_8_EXPERTS, WEIGHT_ATTN_OUT, IN_ALL, DTYPE_Q5_K, { "q2_k", "q3_k_s", "q3_k_m", "q4_k_s", "q4_k_m" } },
+    { OF_8_EXPERTS, WEIGHT_ATTN_OUT, IN_ALL, DTYPE_Q3_K, { "q3_k_l" } },
+    { OF_ANY, WEIGHT_ATTN_OUT, IN_ALL, DTYPE_Q3_K, { "q2_k" } },
+    { OF_ANY, WEIGHT_ATTN_OUT, IN_ALL, DTYPE_Q4_K, { "q3_k_m" } },
+    { OF_ANY, WEIGHT_ATTN_OUT, IN_ALL, DTYPE_Q5_K, { "q3_k_l" } },
+
+    { OF_FALCON, WEIGHT_DOWN, IN_FIRST_16TH, DTYPE_Q6_K, { "q4_k_m" } },
+    { OF_FALCON, WEIGHT_DOWN, IN_SENSITIVE, DTYPE_Q5_K, { "q4_k_m" } },
+    { OF_FALCON, WEIGHT_DOWN, IN_ALL, DTYPE_Q4_K, { "q3_k_l", "q4_k_s", "q4_k_m" } },
+    { OF_ANY, WEIGHT_DOWN, IN_FIRST_16TH, DTYPE_Q5_K, { "q3_k_m" } },
+    { OF_FALCON, WEIGHT_DOWN, IN_SENSITIVE, DTYPE_Q4_K, { "q3_k_m" } },
+    { OF_FALCON, WEIGHT_DOWN, IN_ALL, DTYPE_Q3_K, { "q3_k_m" } },
+    { OF_ANY, WEIGHT_DOWN, IN_ALL, DTYPE_Q3_K, { "q2_k" } },
+    { OF_ANY, WEIGHT_DOWN, IN_FIRST_8TH, DTYPE_Q4_K, { "q2_k_s" } },
+    { OF_ANY, WEIGHT_DOWN, IN_ALL, DTYPE_Q4_K, { "q3_k_m" } },
+    { OF_ANY, WEIGHT_DOWN, IN_ALL, DTYPE_Q5_K, { "q3_k_l" } },
+    { OF_ANY, WEIGHT_DOWN, IN_FIRST_8TH, DTYPE_Q5_K, { "q4_k_s" } },
+    { OF_ANY, WEIGHT_DOWN, IN_SENSITIVE, DTYPE_Q6_K, { "q4_k_m", "q5_k_m" } },
+    { WITH_IMATRIX, WEIGHT_DOWN, IN_FIRST_8TH, DTYPE_Q4_1, { "q4_0" } },
+    { WITH_IMATRIX, WEIGHT_DOWN, IN_FIRST_8TH, DTYPE_Q5_1, { "q5_0" } },
+};
+
+static bool names_type(const struct rule *r, const struct weight_type *type)
 {
-    return layer < n_layers / 8 || layer >= 7 * n_layers / 8 || (layer - n_layers / 8) % 3 == 2;
+    for (int i = 0; i < MAX_RULE_TYPES && r->types[i]; i++)
+        if (strcmp(r->types[i], type->name) == 0)
+            return true;
+    return !r->types[0];
 }
 
-static bool is_named(const struct weight_type *type, const char *name)
+static bool is_of_models(const struct weight_place *p, enum models models)
 {
-    return strcmp(type->name, name) == 0;
+    switch (models) {
+    case OF_FALCON:
+        return p->is_falcon;
+    case OF_8_EXPERTS:
+        return p->n_experts == 8;
+    case OF_SHARING_4:
+        return p->n_sharing >= 4;
+    case WITH_IMATRIX:
+        return p->has_imatrix;
+    case OF_ANY:
+        break;
+    }
+    return true;
 }
 
-static enum dtype values_type(const struct weight_type *type, const struct weight_place *p)
+static bool is_in_layers(const struct weight_place *p, enum layers layers)
 {
-    if (is_named(type, "q2_k"))
-        return p->n_sharing >= 4 ? DTYPE_Q4_K : DTYPE_Q3_K;
-    if (is_named(type, "q2_k_s") && p->n_sharing >= 4)
-        return DTYPE_Q4_K;
-    if (is_named(type, "q3_k_m"))
-        return p->layer < 2 ? DTYPE_Q5_K : DTYPE_Q4_K;
-    if (is_named(type, "q3_k_l"))
-        return DTYPE_Q5_K;
-    if ((is_named(type, "q4_k_m") || is_named(type, "q5_k_m")) && is_sensitive(p->layer, p->n_layers))
-        return DTYPE_Q6_K;
-    if (is_named(type, "q4_k_s") && p->layer < 4)
-        return DTYPE_Q5_K;
+    int i = p->layer, n = p->n_layers;
+    switch (layers) {
+    case IN_FIRST_2:
+        return i < 2;
+    case IN_FIRST_4:
+        return i < 4;
+    case IN_FIRST_8TH:
+        return i < n / 8;
+    case IN_FIRST_16TH:
+        return i < n / 16;
+    case IN_SENSITIVE:
+        return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
+    case IN_ALL:
+        break;
+    }
+    return true;
+}
+
+static enum dtype type_by_rules(const struct weight_type *type, const struct weight_place *p)
+{
+    for (size_t i = 0; i < sizeof RULES / sizeof *RULES; i++) {
+        const struct rule *r = &RULES[i];
+        if (r->role == p->role && names_type(r, type) && is_of_models(p, r->models) &&
+            is_in_layers(p, r->layers))
+            return r->dtype;
+    }
     return type->dtype;
-}
-
-static enum dtype down_type(const struct weight_type *type, const struct weight_place *p)
-{
-    if (is_named(type, "q2_k"))
-        return DTYPE_Q3_K;
-    if (is_named(type, "q2_k_s") && p->layer < p->n_layers / 8)
-        return DTYPE_Q4_K;
-    if (is_named(type, "q3_k_m"))
-        return p->layer < p->n_layers / 16 ? DTYPE_Q5_K : DTYPE_Q4_K;
-    if (is_named(type, "q3_k_l"))
-        return DTYPE_Q5_K;
-    if ((is_named(type, "q4_k_m") || is_named(type, "q5_k_m")) && is_sensitive(p->layer, p->n_layers))
-        return DTYPE_Q6_K;
-    if (is_named(type, "q4_k_s") && p->layer < p->n_layers / 8)
-        return DTYPE_Q5_K;
-    return type->dtype;
-}
-
-static enum dtype attn_out_type(const struct weight_type *type)
-{
-    if (is_named(type, "q2_k"))
-        return DTYPE_Q3_K;
-    if (is_named(type, "q3_k_m"))
-        return DTYPE_Q4_K;
-    return is_named(type, "q3_k_l") ? DTYPE_Q5_K : type->dtype;
 }
 
 enum dtype weight_type_choose(const struct weight_type *type, const struct weight_place *place)
@@ -127,16 +185,9 @@ enum dtype weight_type_choose(const struct weight_type *type, const struct weigh
         return type->dtype;
     if (type->dtype == DTYPE_MXFP4)
         return place->is_of_experts ? DTYPE_MXFP4 : DTYPE_Q8_0;
-    switch (place->role) {
-    case WEIGHT_OUTPUT:
-        return type->dtype == DTYPE_Q8_0 ? DTYPE_Q8_0 : DTYPE_Q6_K;
-    case WEIGHT_VALUES:
-        return values_type(type, place);
-    case WEIGHT_ATTN_OUT:
-        return attn_out_type(type);
-    case WEIGHT_DOWN:
-        return down_type(type, place);
-    default:
-        return type->dtype;
-    }
+    enum dtype chosen = type_by_rules(type, place);
+    /* Values are so small a part of these models that more bits for them cost little. */
+    if (place->is_70b && place->role == WEIGHT_VALUES && (chosen == DTYPE_Q3_K || chosen == DTYPE_Q4_K))
+        return DTYPE_Q5_K;
+    return chosen;
 }

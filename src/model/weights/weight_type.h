@@ -35,7 +35,10 @@ struct weight_place {
     enum weight_role role;
     int layer, n_layers;
     int n_sharing; /* query heads per KV head */
+    int n_experts; /* of each layer of the model that has experts; 0: none has */
     bool is_of_experts;
+    bool is_falcon, is_70b; /* the models for which llama.cpp has rules of their own */
+    bool has_imatrix;       /* the quantizer weighs errors by an importance matrix */
 };
 
 /* The type for a matrix, not yet fitted to its number of columns: see weights_fit_type(). */

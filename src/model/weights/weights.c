@@ -221,6 +221,35 @@ static enum tutti_status find_table(struct weight *w, const struct checkpoint *c
     return st;
 }
 
+/* As llama.cpp tells them: by the GGUF architecture. The 80 layers of "qwen2" include Qwen1.5-72B, which
+ * shares no KV heads. */
+static bool is_70b(const struct model_desc *d)
+{
+    const struct attn_desc *a = &d->kinds[0].attn;
+    return d->n_layers == 80 && (strcmp(d->family, "qwen2") == 0 ||
+                                 (strcmp(d->family, "llama") == 0 && a->n_heads != a->n_kv_heads));
+}
+
+struct weight_place weights_place(const struct model_desc *d, enum weight_slot slot, int layer)
+{
+    const struct slot_info *info = slot_info(slot);
+    const struct attn_desc *a = &model_layer(d, layer)->attn;
+    struct weight_place place = { .role = slot == SLOT_EMBEDDING && d->tied_output ? WEIGHT_OUTPUT
+                                                                                   : info->role,
+                                  .is_of_experts = info->is_of_experts,
+                                  .is_falcon = strcmp(d->family, "falcon") == 0,
+                                  .is_70b = is_70b(d) };
+    for (int i = 0; i < d->n_kinds; i++)
+        if (ffn_has_experts(&d->kinds[i].ffn))
+            place.n_experts = d->kinds[i].ffn.experts.routing.n_experts;
+    if (info->is_of_layer) {
+        place.layer = layer;
+        place.n_layers = d->n_layers;
+        place.n_sharing = a->n_heads / a->n_kv_heads;
+    }
+    return place;
+}
+
 enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
                                const struct tensor_names *names, const struct checkpoint *ck,
                                const struct slot_at *at, struct tutti_error *err)
@@ -249,13 +278,7 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
     weights_expert_name(out->name, sizeof out->name, patterns[0], at->layer, at->expert);
     if (slot == SLOT_QKV && !patterns[1] && names->is_by_head)
         out->order = (struct head_order){ .head_dim = a->head_dim, .n_queries = a->n_heads / a->n_kv_heads };
-    out->place.role = slot == SLOT_EMBEDDING && d->tied_output ? WEIGHT_OUTPUT : info->role;
-    if (info->is_of_layer) {
-        out->place.layer = at->layer;
-        out->place.n_layers = d->n_layers;
-        out->place.n_sharing = a->n_heads / a->n_kv_heads;
-        out->place.is_of_experts = info->is_of_experts;
-    }
+    out->place = weights_place(d, slot, at->layer);
     if (info->is_by_head)
         return find_by_head(out, a, names, ck, err);
     if (info->kind == SLOT_MATRIX)

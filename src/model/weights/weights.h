@@ -41,6 +41,10 @@ MUST_CHECK enum tutti_status weights_find(struct weight *out, const struct model
                                           const struct tensor_names *names, const struct checkpoint *ck,
                                           const struct slot_at *at, struct tutti_error *err);
 
+/* What the type of such a weight depends on. desc: of the whole model, so that the number of ranks makes
+ * no difference. */
+struct weight_place weights_place(const struct model_desc *desc, enum weight_slot slot, int layer);
+
 /* Replaces the parts of n matrices (of experts, all of theirs) by their compact tensors (tensor.h), if all
  * have one and these have one type, and those of a matrix one order of columns. For a device; is_cut: it
  * gets only a part of the columns, which no order allows. */

@@ -206,7 +206,7 @@ static bool is_stale(const struct sockaddr_un *sa)
 }
 
 static enum tutti_status listen_unix(struct listeners *listeners, enum http_service service, const char *path,
-                                     struct tutti_error *err)
+                                     unsigned mode, struct tutti_error *err)
 {
     struct sockaddr_un sa = { .sun_family = AF_UNIX };
     if (strlen(path) >= sizeof sa.sun_path)
@@ -224,6 +224,12 @@ static enum tutti_status listen_unix(struct listeners *listeners, enum http_serv
         return error_set(err, TUTTI_E_IO, "%s: cannot listen: %s", path, strerror(error));
     }
     listeners->services[service].unix_path = strdup(path);
+    if (chmod(path, mode)) { /* whatever the umask; before listen(), so that no client connects too early */
+        int error = errno;
+        close(fd);
+        return error_set(err, TUTTI_E_IO, "%s: cannot set its permissions to %04o: %s", path, mode,
+                         strerror(error));
+    }
     snprintf(listeners->services[service].address, sizeof listeners->services[service].address, "unix:%s",
              path);
     return add_listener(listeners, service, fd, BACKLOG, err);
@@ -263,12 +269,13 @@ static enum tutti_status listen_inherited(struct listeners *listeners, const int
 /* ---- listening ---- */
 
 /* "unix:PATH", "HOST:PORT", "[ADDRESS]:PORT", ":PORT" or "PORT" of 127.0.0.1. */
-static enum tutti_status listen_metrics(struct listeners *listeners, const char *text,
+static enum tutti_status listen_metrics(struct listeners *listeners, const struct server_options *options,
                                         struct tutti_error *err)
 {
     char host[256] = "127.0.0.1", *end = NULL;
+    const char *text = options->metrics_listen;
     if (!strncmp(text, "unix:", 5))
-        return listen_unix(listeners, HTTP_SERVICE_METRICS, text + 5, err);
+        return listen_unix(listeners, HTTP_SERVICE_METRICS, text + 5, options->unix_mode, err);
     const char *colon = strrchr(text, ':'), *port_text = colon ? colon + 1 : text;
     size_t n = colon ? (size_t)(colon - text) : 0;
     bool is_v6 = n > 2 && text[0] == '[' && text[n - 1] == ']';
@@ -301,11 +308,11 @@ enum tutti_status listeners_open(struct listeners **out, struct event_base *base
     else if (n_fds > 0)
         st = listen_inherited(listeners, fds, n_fds, err);
     else if (options->unix_path)
-        st = listen_unix(listeners, HTTP_SERVICE_API, options->unix_path, err);
+        st = listen_unix(listeners, HTTP_SERVICE_API, options->unix_path, options->unix_mode, err);
     else
         st = listen_tcp(listeners, HTTP_SERVICE_API, options->host, options->port, err);
     if (st == TUTTI_OK && options->metrics_listen)
-        st = listen_metrics(listeners, options->metrics_listen, err);
+        st = listen_metrics(listeners, options, err);
     if (st != TUTTI_OK) {
         listeners_close(listeners);
         return st;
