@@ -1,4 +1,5 @@
 /* tutti: the command line. Finds the command, reads its options, reports its error. */
+#include "base/system/ending.h"
 #include "cli/options/command.h"
 #include "cli/options/manual.h"
 #include "cli/options/model_path.h"
@@ -351,6 +352,7 @@ int main(int argc, char **argv)
 {
     keep_standard_streams();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes a write error */
+    ending_replace(SIG_DFL, ending_default());
     if (argc < 2) {
         struct buf text = { 0 };
         if (add_overview(&text))

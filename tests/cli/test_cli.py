@@ -1,5 +1,6 @@
 """The command line, driven as people and scripts drive it: build/tutti (or $TUTTI_BIN) against the demo model."""
 import array
+import errno
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 import urllib.error
 import urllib.request
 
@@ -45,6 +47,23 @@ def wrong(*args, stdin=None):
     line = done.stderr.splitlines()[0]
     assert line.startswith("tutti: ")
     return line[len("tutti: "):]
+
+
+def start_first(*args):
+    """Starts tutti as process 1, as a container does. Returns the process that waits for it, and the number of tutti's own."""
+    inside = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("process namespaces are not permitted")
+    process = subprocess.Popen([*inside, BIN, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    end = time.monotonic() + PATIENCE
+    while True:
+        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
+            children = file.read().split()
+        if children:
+            return process, int(children[0])
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.001)
 
 
 def read_safetensors(path, only=None):
@@ -514,6 +533,30 @@ def test_ctrl_c_ends_generate_with_130():
     assert process.returncode == 130
     assert out.endswith(b"\n")
     assert err == b""
+
+
+@pytest.mark.parametrize("command, number", [("generate -f", signal.SIGTERM), ("generate -f", signal.SIGINT), ("generate -f", signal.SIGHUP),
+                                             ("serve --port 0 --api-key-file", signal.SIGTERM),
+                                             ("serve --port 0 --api-key-file", signal.SIGINT)])
+def test_process_1_ends_by_signals_before_the_model_is_loaded(command, number, tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    process, pid = start_first(*command.split(), path, DEMO)
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError as why:  # it is not opened for reading yet
+            assert why.errno == errno.ENXIO and process.poll() is None and time.monotonic() < end
+            time.sleep(0.001)
+    try:
+        os.kill(pid, number)
+        process.communicate(timeout=PATIENCE)
+    finally:
+        os.close(writer)
+        process.kill()
+    assert process.returncode == 128 + number
 
 
 # ---- convert, inspect --------------------------------------------------------------------------------------------

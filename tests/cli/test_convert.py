@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from test_cli import BIN, DEMO, PATIENCE, SANITIZED, tutti, wrong
+from test_cli import BIN, DEMO, PATIENCE, SANITIZED, start_first, tutti, wrong
 
 
 def write_llama(folder, n_layers, d_model=512, d_ff=1536, n_vocab=512):
@@ -122,20 +122,26 @@ def test_no_space_leaves_nothing(tmp_path):
         subprocess.run(["umount", tmp_path], check=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_leaves_nothing(number, tmp_path):
+@pytest.mark.parametrize("is_first", [False, True], ids=["", "process 1"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGXCPU])
+def test_interrupt_leaves_nothing(number, is_first, tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     target.mkdir()
     write_llama(source, n_layers=8)
-    with subprocess.Popen([BIN, "convert", source, target / "x.gguf", "--type", "q2_k", "--threads", "1"],
-                          stderr=subprocess.PIPE) as process:
+    args = ["convert", source, target / "x.gguf", "--type", "q2_k", "--threads", "1"]
+    if is_first:
+        process, pid = start_first(*args)
+    else:
+        process = subprocess.Popen([BIN, *args], stderr=subprocess.PIPE)
+        pid = process.pid
+    with process:
         deadline = time.monotonic() + PATIENCE
         while not any(f.stat().st_size > 1 << 20 for f in target.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.01)
-        process.send_signal(number)
+        os.kill(pid, number)
         process.communicate(timeout=PATIENCE)
-        assert process.returncode == -number
+    assert process.returncode == (128 + number if is_first else -number)
     assert os.listdir(target) == []
 
 
