@@ -351,7 +351,8 @@ static void keep_standard_streams(void)
 int main(int argc, char **argv)
 {
     keep_standard_streams();
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes a write error */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes a write error, and so does the file size limit */
+    signal(SIGXFSZ, SIG_IGN);
     ending_replace(SIG_DFL, ending_default());
     if (argc < 2) {
         struct buf text = { 0 };
