@@ -135,7 +135,9 @@ static bool add_markdown(struct buf *out)
         buf_add_string(
             out,
             "\nOptions and operands may be in any order; `--name VALUE` and `--name=VALUE` are the same, "
-            "and `--` ends the\noptions. Sizes take the binary suffixes K, M, G and T.\n\n"
+            "and `--` ends the\noptions. Sizes take the binary suffixes K, M, G and T. A byte order mark at "
+            "the start of "
+            "a text file is\nskipped.\n\n"
             "Standard output has only the result; everything else goes to standard error. Exit status: "
             "0 "
             "success,\n1 failure, 2 wrong arguments, 130 interrupted.\n\n"

@@ -440,6 +440,19 @@ def test_a_line_of_a_batch_may_limit_its_answer(tmp_path):
     ('{"messages": [{"role": "user"}]}', "messages[0].content: nothing, expected a string"),
     ('{"messages": [{"role": 1, "content": "x"}]}', "messages[0].role: an integer, expected a string"),
     ('["x"]', "expected"),
+@pytest.mark.parametrize("flags, text", [
+    ("-f", '{"prompt": "one", "max_tokens": 2}'), ("-p x --json-schema", '{"const": "abc"}'),
+    ("-p x --chat --system-file", "Be brief."), ("-p x --chat --attach", "one"), ("-p x --chat --chat-format", "{{ messages[0].content }}"),
+])
+def test_a_byte_order_mark_is_not_part_of_a_text(flags, text, tmp_path):
+    path = tmp_path / "file"
+    answers = []
+    for mark in ("", "\ufeff"):
+        path.write_text(mark + text, encoding="utf-8")
+        answers.append(tutti("generate", DEMO, "--json", "-n", 8, *GREEDY, *flags.split(), path).stdout)
+    assert answers[0] == answers[1]
+
+
     ('{"prompt": "x"', "column"),
     ('{"prompt": "\\ud800"}', "column"),
     ('plain text', "column"),
