@@ -637,7 +637,8 @@ TUTTI_API enum tutti_status tutti_engine_submit(tutti_engine *engine, const stru
 
 /* Checks, before a request is parsed, whether the queue would admit one of this owner and weight
  * whose priority is at best this one. TUTTI_E_BUSY and TUTTI_E_CLOSED: tutti_engine_submit() would
- * refuse any such request now, with the same text; it is counted as refused. */
+ * refuse any such request now, with the same text; it is counted as refused. TUTTI_E_ARGUMENT:
+ * weight or priority is out of range, as in struct tutti_request. */
 TUTTI_API enum tutti_status tutti_engine_check_queue(tutti_engine *engine, uint64_t owner, double weight,
                                                      int priority, struct tutti_error *err);
 

@@ -250,7 +250,7 @@ static enum tutti_status check_grammar(const struct tutti_request *spec, const s
     return TUTTI_OK;
 }
 
-static enum tutti_status check_place(const struct tutti_request *spec, struct tutti_error *err)
+enum tutti_status request_check_place(const struct tutti_request *spec, struct tutti_error *err)
 {
     enum tutti_status st = check_range("priority", spec->priority, TUTTI_PRIORITY_FIRST, true,
                                        TUTTI_PRIORITY_LAST, err);
@@ -326,7 +326,7 @@ static enum tutti_status check_spec(const struct tutti_request *spec, const stru
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges && st == TUTTI_OK; i++)
         st = check_range(ranges[i].param, ranges[i].value, 0, true, ranges[i].high, err);
     if (st == TUTTI_OK)
-        st = check_place(spec, err);
+        st = request_check_place(spec, err);
     if (st == TUTTI_OK)
         st = check_grammar(spec, model, err);
     if (st == TUTTI_OK)

@@ -662,8 +662,10 @@ enum tutti_status tutti_engine_check_queue(tutti_engine *e, uint64_t owner, doub
                                         .priority = priority,
                                         .max_queue_ms = e->limits.max_queue_ms };
     pthread_mutex_lock(&e->lock);
+    enum tutti_status st = request_check_place(&spec, err);
     const struct share *share = share_find(&e->shares, owner);
-    enum tutti_status st = check_open(e, err);
+    if (st == TUTTI_OK)
+        st = check_open(e, err);
     if (st == TUTTI_OK)
         st = check_queue(e, &spec, share ? share : &STRANGER, err);
     pthread_mutex_unlock(&e->lock);
