@@ -196,12 +196,24 @@ def test_the_reference_page_is_what_help_prints():
      "--json has no effect with --batch: the requests of its file have all settings in their \"body\" (docs/http-api.md)"),
     (["load", "http://127.0.0.1:1", "--shared-tokens", "65"],
      "--shared-tokens: found 65, expected at most the 64 words of a prompt (--prompt-tokens)"),
+    (["serve", "m", "--max-seqs", "16385"], "--max-seqs: found '16385', expected a whole number from 1 to 16384"),
+    (["plan", "m", "-c", "1"], "-c: found '1', expected a whole number from 2 to 16777216"),
+    (["generate", "m", "-p", "x", "-c", "1"], "-c: found '1', expected a whole number from 2 to 16777216"),
+    (["generate", "m", "-p", "x", "--repetition-penalty", "0.009"],
+     "--repetition-penalty: found '0.009', expected a number from 0.01 to 100"),
+    (["chat", "m", "--repetition-penalty", "101"], "--repetition-penalty: found '101', expected a number from 0.01 to 100"),
     (["inspect", DEMO, "--context", "2049"], "--context: found 2049, expected at most 2048 for this model"),
     (["generate", DEMO, "-p", "x", "--context", "2049"],
      "--context: max_context is 2049, but model demo was made for 2 to 2048 tokens"),
 ])
 def test_wrong_calls_say_what_was_expected(args, said):
     assert wrong(*args) == said
+
+
+def test_the_ends_of_a_range_are_in_it():
+    for value in (0.01, 100):
+        tutti("generate", DEMO, "-p", "x", "-n", 1, "--repetition-penalty", value)
+    tutti("generate", DEMO, "-p", "x", "-n", 1, "--max-seqs", 16384)
 
 
 @pytest.mark.parametrize("args, shown", [
@@ -428,18 +440,6 @@ def test_a_line_of_a_batch_may_limit_its_answer(tmp_path):
     assert {a["index"]: a["usage"]["completion_tokens"] for a in map(json.loads, lines)} == {0: 3, 1: 7}
 
 
-@pytest.mark.parametrize("line, said", [
-    ('{"prompt": 5}', "prompt: an integer, expected a string"),
-    ('{"prompt": "x", "messages": []}', 'expected either "prompt" or "messages"'),
-    ('{}', 'expected either "prompt" or "messages"'),
-    ('{"promt": "x"}', 'found the key "promt", expected "prompt", "messages", "max_tokens" or "output_len"'),
-    ('{"prompt": "x", "max_tokens": 0}', "max_tokens: 0, expected an integer from 1 to"),
-    ('{"messages": []}', "messages: an empty list, expected a list of messages"),
-    ('{"messages": {}}', "messages: an object, expected a list of messages"),
-    ('{"messages": ["x"]}', "messages[0]: a string, expected an object"),
-    ('{"messages": [{"role": "user"}]}', "messages[0].content: nothing, expected a string"),
-    ('{"messages": [{"role": 1, "content": "x"}]}', "messages[0].role: an integer, expected a string"),
-    ('["x"]', "expected"),
 @pytest.mark.parametrize("flags, text", [
     ("-f", '{"prompt": "one", "max_tokens": 2}'), ("-p x --json-schema", '{"const": "abc"}'),
     ("-p x --chat --system-file", "Be brief."), ("-p x --chat --attach", "one"), ("-p x --chat --chat-format", "{{ messages[0].content }}"),
@@ -453,6 +453,18 @@ def test_a_byte_order_mark_is_not_part_of_a_text(flags, text, tmp_path):
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("line, said", [
+    ('{"prompt": 5}', "prompt: an integer, expected a string"),
+    ('{"prompt": "x", "messages": []}', 'expected either "prompt" or "messages"'),
+    ('{}', 'expected either "prompt" or "messages"'),
+    ('{"promt": "x"}', 'found the key "promt", expected "prompt", "messages", "max_tokens" or "output_len"'),
+    ('{"prompt": "x", "max_tokens": 0}', "max_tokens: 0, expected an integer from 1 to"),
+    ('{"messages": []}', "messages: an empty list, expected a list of messages"),
+    ('{"messages": {}}', "messages: an object, expected a list of messages"),
+    ('{"messages": ["x"]}', "messages[0]: a string, expected an object"),
+    ('{"messages": [{"role": "user"}]}', "messages[0].content: nothing, expected a string"),
+    ('{"messages": [{"role": 1, "content": "x"}]}', "messages[0].role: an integer, expected a string"),
+    ('["x"]', "expected"),
     ('{"prompt": "x"', "column"),
     ('{"prompt": "\\ud800"}', "column"),
     ('plain text', "column"),

@@ -231,7 +231,7 @@ const struct option FIT_OPTIONS[] = {
                 .min = 1, .max = INFINITY),
     INT_OPTION(FIT, context, "context", "N",
                "context of each user in tokens; without it, the model's whole context", .letter = 'c',
-               .min = 1, .max = LIMIT_CONTEXT),
+               .min = LIMIT_LEAST_CONTEXT, .max = LIMIT_CONTEXT),
     CHOICE_OPTION(FIT, type, "type", "TYPE", WEIGHT_TYPE_NAMES,
                   "calculate with weights of this type, instead of as stored",
                   .aliases = WEIGHT_TYPE_ALIASES),
@@ -414,7 +414,7 @@ const struct option ENGINE_OPTIONS[] = {
         ENGINE, max_context, "context", "N",
         "maximum tokens of one sequence; without it, the model's context, or what --kv-memory holds if "
         "that is less",
-        .letter = 'c', .min = 1, .max = LIMIT_CONTEXT),
+        .letter = 'c', .min = LIMIT_LEAST_CONTEXT, .max = LIMIT_CONTEXT),
     INT_OPTION(ENGINE, max_batch_tokens, "max-batch-tokens", "N", "maximum rows (tokens) of one step",
                .min = 1, .max = 65536, .initial = "256"),
     INT_OPTION(
@@ -440,7 +440,7 @@ const struct option ENGINE_OPTIONS[] = {
 
 const struct option SCHEDULING_OPTIONS[] = {
     INT_OPTION(ENGINE, max_seqs, "max-seqs", "N",
-               "maximum sequences that run at the same time, 256 by default", .min = 1, .max = 65536),
+               "maximum sequences that run at the same time, 256 by default", .min = 1, .max = LIMIT_SEQS),
     INT_OPTION(
         ENGINE, max_queue, "max-queue", "N",
         "answers that may wait in addition to the --max-seqs that run; each of a request's n counts, and "
@@ -537,8 +537,8 @@ const struct option SAMPLING_OPTIONS[] = {
     FLOAT_OPTION(SAMPLING, min_p, "min-p", "P",
                  "drop tokens less probable than P times the most probable one", .max = 1),
     FLOAT_OPTION(SAMPLING, repetition_penalty, "repetition-penalty", "R",
-                 "divide the logits of tokens that occurred by this; 1: off", .max = INFINITY,
-                 .above_min = true),
+                 "divide the logits of tokens that occurred by this; 1: off", .min = LIMIT_LEAST_PENALTY,
+                 .max = LIMIT_PENALTY),
     FLOAT_OPTION(SAMPLING, presence_penalty, "presence-penalty", "R",
                  "subtract this from the logits of tokens that the answer contains", .min = -2, .max = 2),
     FLOAT_OPTION(SAMPLING, frequency_penalty, "frequency-penalty", "R",

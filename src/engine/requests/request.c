@@ -49,7 +49,8 @@ static enum tutti_status check_sampling(const struct tutti_sampling *s, const st
         { "top_p", (double)s->top_p, 0, false, 1 },
         { "min_p", (double)s->min_p, 0, true, 1 },
         { "typical_p", (double)s->typical_p, 0, true, 1 },
-        { "repetition_penalty", (double)s->repetition_penalty, 0.01 - 1e-9, true, 100 },
+        { "repetition_penalty", (double)s->repetition_penalty, LIMIT_LEAST_PENALTY - 1e-9, true,
+          LIMIT_PENALTY },
         { "presence_penalty", (double)s->presence_penalty, -2, true, 2 },
         { "frequency_penalty", (double)s->frequency_penalty, -2, true, 2 },
     };

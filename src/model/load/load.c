@@ -182,7 +182,7 @@ static void read_defaults(struct loader *l, const json_t *generation)
         [SAMPLING_TOP_P] = { &s->top_p, 1e-6, 1 },
         [SAMPLING_TOP_K] = { &top_k, 0, LIMIT_VOCAB },
         [SAMPLING_MIN_P] = { &s->min_p, 0, 1 },
-        [SAMPLING_REPETITION] = { &s->repetition_penalty, 0.01, 100 },
+        [SAMPLING_REPETITION] = { &s->repetition_penalty, LIMIT_LEAST_PENALTY, LIMIT_PENALTY },
     };
     for (int i = 0; i < N_SAMPLING_KEYS; i++)
         *DEFAULTS[i].to = default_or(l, file,
