@@ -59,6 +59,18 @@ def test_the_best_answers_of_a_beam_search():
 
 
 def test_length_penalty_and_early_stopping_reach_the_search():
+@pytest.mark.parametrize("args, prompts, said", [
+    (["--max-seqs", 2], ["x", "y"], "n_beams is 3, but the engine runs 2 sequences"),
+    ([], ["word " * 3000] * 2, "This model's maximum context length is"),
+], ids=["by the engine", "by its prompt"])
+def test_the_refusal_of_a_prompt_is_printed_once(args, prompts, said):
+    for more, n_lines in ((), 2), (("--json",), 6):
+        done = generate("--beams", 3, "--best", 3, *args, *more, prompts=prompts, status=1)
+        errors = sorted(done.stderr.splitlines())
+        assert [error.startswith(f"tutti: prompt {i}: {said}") for i, error in enumerate(errors)] == [True, True]
+        assert done.stdout.count("\n") == n_lines
+
+
     def lengths(*more):
         lines = generate("--beams", 4, "--json", "-n", 60, *more).stdout.splitlines()
         return sum(json.loads(line)["usage"]["completion_tokens"] for line in lines)
