@@ -584,6 +584,13 @@ def test_process_1_ends_by_signals_before_the_model_is_loaded(command, number, t
     assert process.returncode == 128 + number
 
 
+def test_a_model_in_the_working_folder_has_the_name_of_the_folder(tmp_path):
+    assert "model demo was made for" in tutti("generate", ".", "-p", "x", "--context", "2049", check=2, cwd=DEMO).stderr
+    assert "another model of the name demo" in tutti("serve", ".", f"demo={DEMO}", check=2, cwd=DEMO).stderr
+    tutti("convert", ".", tmp_path / "x.gguf", cwd=DEMO)
+    assert b"general.name" + struct.pack("<IQ", 8, 4) + b"demo" in (tmp_path / "x.gguf").read_bytes()
+
+
 # ---- convert, inspect --------------------------------------------------------------------------------------------
 
 
