@@ -265,12 +265,13 @@ typedef struct tutti_engine tutti_engine;
 
 struct tutti_engine_options {
     uint64_t kv_bytes; /* KV cache; 0: from free memory, at most what max_seqs full contexts can use */
-    int max_context; /* tokens of one sequence; 0: the model's, or what the KV cache holds if that is less */
+    /* Tokens of one sequence, at least 2; 0: the model's, or what the KV cache holds if that is less. */
+    int max_context;
     /* Tokens (rows) in one step, of all sequences together; 0: 256. A model with bidirectional
      * attention over the prompt (ChatGLM-6B) gets at least max_context + max_seqs, because it
      * prefills any prompt in a single step. */
     int max_batch_tokens;
-    int max_seqs;  /* sequences that run at the same time; 0: 256 */
+    int max_seqs;  /* sequences that run at the same time, at most 16384; 0: 256 */
     int max_queue; /* requests that may wait in the queue, each choice counted; 0: 1024 */
     /* Longest time in the queue, in milliseconds. A request that has not started by then is
      * refused, or earlier where the wait can be predicted. 0: no limit. */
@@ -373,7 +374,7 @@ struct tutti_sampling {
     /* [0, 1]; 0 and 1: off. Probability mass to keep, of the tokens whose information content is
      * nearest to the entropy (Meister et al., 2022, "Locally Typical Sampling"). */
     float typical_p;
-    /* > 0; 1: off; over prompt and answer, as in transformers (Keskar et al., 2019). */
+    /* [0.01, 100]; 1: off; over prompt and answer, as in transformers (Keskar et al., 2019). */
     float repetition_penalty;
     float presence_penalty;  /* [-2, 2]; over the answer, as in OpenAI's API */
     float frequency_penalty; /* [-2, 2] */
@@ -637,7 +638,8 @@ TUTTI_API enum tutti_status tutti_engine_submit(tutti_engine *engine, const stru
 
 /* Checks, before a request is parsed, whether the queue would admit one of this owner and weight
  * whose priority is at best this one. TUTTI_E_BUSY and TUTTI_E_CLOSED: tutti_engine_submit() would
- * refuse any such request now, with the same text; it is counted as refused. */
+ * refuse any such request now, with the same text; it is counted as refused. TUTTI_E_ARGUMENT:
+ * weight or priority is out of range, as in struct tutti_request. */
 TUTTI_API enum tutti_status tutti_engine_check_queue(tutti_engine *engine, uint64_t owner, double weight,
                                                      int priority, struct tutti_error *err);
 

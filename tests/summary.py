@@ -52,6 +52,7 @@ EXPECTED_SKIPS = [
     ("this machine has the word list of python3-jieba", lambda folder: os.path.exists("/usr/lib/python3/dist-packages/jieba")),
     ("this build is not set up with --prefix=/usr", is_sanitized),
     ("network namespaces are not permitted", lambda folder: not is_root(folder) or not can_unshare()),
+    ("process namespaces are not permitted", lambda folder: not succeeds("unshare", "--map-root-user", "--pid", "--fork", "true")),
     ("this build has no kernels for cards", lambda folder: not any(shutil.which(f"clang-{version}") for version in (19, 20, 21))),
     ("ptxas is not installed", lambda folder: not shutil.which("ptxas", path=os.environ["PATH"] + ":/usr/local/cuda/bin")),
     ("needs an x86-64 processor", lambda folder: platform.machine() != "x86_64"),

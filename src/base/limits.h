@@ -13,6 +13,8 @@ enum {
     LIMIT_EXPERTS = 1024,      /* of a layer */
     LIMIT_VOCAB = 1 << 24,
     LIMIT_CONTEXT = 1 << 24,
+    LIMIT_LEAST_CONTEXT = 2, /* a token of the prompt and one of the answer */
+    LIMIT_SEQS = 16384,      /* that one engine runs at the same time */
     LIMIT_SHARDS = 10000,
     LIMIT_RANKS = 64,         /* of all replicas together; the same for planning, sharding and running */
     LIMIT_ADAPTERS = 256,     /* of a model */
@@ -26,5 +28,9 @@ enum {
     LIMIT_ANSWER_LINE_BYTES = 16 * 1024 * 1024, /* of one line of an HTTP response */
     LIMIT_JSON_TREE_BYTES = 64 << 20, /* of the parsed values of one body, without the bytes of strings */
 };
+
+/* Of the repetition penalty. */
+#define LIMIT_LEAST_PENALTY 0.01
+#define LIMIT_PENALTY       100
 
 #endif

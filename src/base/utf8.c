@@ -117,6 +117,13 @@ static bool is_control(const char *text, int n_bytes)
     return n_bytes == 1 ? p[0] < 0x20 || p[0] == 0x7F : n_bytes == 2 && p[0] == 0xC2 && p[1] < 0xA0;
 }
 
+size_t utf8_mark_bytes(const char *text, size_t n_bytes)
+{
+    static const char MARK[] = "\xEF\xBB\xBF";
+    size_t n = sizeof MARK - 1;
+    return n_bytes >= n && memcmp(text, MARK, n) == 0 ? n : 0;
+}
+
 bool utf8_is_printable(const char *text, size_t n_bytes)
 {
     while (n_bytes > 0) {

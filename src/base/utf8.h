@@ -31,6 +31,9 @@ bool utf8_is_start(const char *text, size_t n_bytes);
 
 bool utf8_is_valid(const char *text, size_t n_bytes);
 
+/* Bytes of a byte order mark at the start of text, where some editors write one: 3 or 0. */
+size_t utf8_mark_bytes(const char *text, size_t n_bytes);
+
 /* Whether text is valid and has no control characters (below U+0020, U+007F to U+009F), so it can
  * be printed. */
 bool utf8_is_printable(const char *text, size_t n_bytes);

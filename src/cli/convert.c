@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct convert_values {
     const char *type, *report_file;
@@ -148,7 +149,8 @@ static enum tutti_status read_merge_options(const struct option_texts *texts, st
         const char *text = texts->texts[i], *colon = strrchr(text, ':');
         size_t n = strlen(text);
         out[i].scale = 1;
-        if (colon && colon > text && number_read_float(colon + 1, &out[i].scale))
+        if (colon && colon > text && access(text, F_OK) != 0 && /* a path that exists may end in a number */
+            number_read_float(colon + 1, &out[i].scale))
             n = (size_t)(colon - text);
         if (!(fabs(out[i].scale) <= 1000))
             return error_set_param(err, TUTTI_E_ARGUMENT, "merge-lora",

@@ -337,12 +337,26 @@ static void print_answers_json(const struct prompt_answer *answer, size_t index,
     json_decref(object);
 }
 
+/* Whether the answer before it, to the same prompt, has the same error: that of a prompt is printed once. */
+static bool repeats_error(struct batch *batch, const struct prompt_answer *answer)
+{
+    if ((size_t)(answer - batch->answers) % batch->n_choices == 0 || answer->finish != TUTTI_FINISH_ERROR)
+        return false;
+    pthread_mutex_lock(&batch->mutex);
+    bool is_done = answer[-1].is_done;
+    pthread_mutex_unlock(&batch->mutex);
+    return is_done && answer[-1].finish == TUTTI_FINISH_ERROR &&
+           strcmp(answer[-1].error.text, answer->error.text) == 0;
+}
+
 static void report_failure(struct batch *batch, const struct prompt_answer *answer)
 {
     size_t index = (size_t)(answer - batch->answers) / batch->n_choices;
     if (answer->finish != TUTTI_FINISH_ERROR)
         return;
     batch->n_failed++;
+    if (repeats_error(batch, answer))
+        return;
     if (batch->prompts.n > 1)
         fprintf(stderr, "tutti: prompt %zu: %s\n", batch->first + index, answer->error.text);
     else
@@ -379,7 +393,8 @@ static bool print_text(struct batch *batch)
     if (!is_done)
         return false;
     mark_lost_text(answer);
-    output_write("\n", 1);
+    if (!repeats_error(batch, answer))
+        output_write("\n", 1);
     report_failure(batch, answer);
     batch->n_printed++;
     return true;

@@ -1,4 +1,5 @@
 /* tutti: the command line. Finds the command, reads its options, reports its error. */
+#include "base/system/ending.h"
 #include "cli/options/command.h"
 #include "cli/options/manual.h"
 #include "cli/options/model_path.h"
@@ -134,7 +135,9 @@ static bool add_markdown(struct buf *out)
         buf_add_string(
             out,
             "\nOptions and operands may be in any order; `--name VALUE` and `--name=VALUE` are the same, "
-            "and `--` ends the\noptions. Sizes take the binary suffixes K, M, G and T.\n\n"
+            "and `--` ends the\noptions. Sizes take the binary suffixes K, M, G and T. A byte order mark at "
+            "the start of "
+            "a text file is\nskipped.\n\n"
             "Standard output has only the result; everything else goes to standard error. Exit status: "
             "0 "
             "success,\n1 failure, 2 wrong arguments, 130 interrupted.\n\n"
@@ -350,7 +353,9 @@ static void keep_standard_streams(void)
 int main(int argc, char **argv)
 {
     keep_standard_streams();
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes a write error */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes a write error, and so does the file size limit */
+    signal(SIGXFSZ, SIG_IGN);
+    ending_replace(SIG_DFL, ending_default());
     if (argc < 2) {
         struct buf text = { 0 };
         if (add_overview(&text))

@@ -3,6 +3,7 @@
 #include "offline/convert.h"
 
 #include "base/containers/array.h"
+#include "base/files/path_name.h"
 #include "base/log.h"
 #include "model/load/pooling.h"
 #include "model/weights/mtp.h"
@@ -544,8 +545,7 @@ static enum tutti_status check_target(const struct checkpoint *ck, const char *d
 
 static void model_name(char *out, size_t size, const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    snprintf(out, size, "%s", slash ? slash + 1 : path);
+    path_name(out, size, path);
     char *dot = strrchr(out, '.');
     if (dot && dot != out && strcmp(dot, ".gguf") == 0)
         *dot = '\0';

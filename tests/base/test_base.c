@@ -2,6 +2,7 @@
 #include "base/buf.h"
 #include "base/dtype.h"
 #include "base/files/mapping.h"
+#include "base/files/path_name.h"
 #include "base/half.h"
 #include "base/hash.h"
 #include "base/ids.h"
@@ -126,6 +127,23 @@ static void a_buffer_grows_and_stays_terminated(void **state)
     buf_truncate(&buf, 4);
     assert_string_equal(buf.bytes, "0,1,");
     buf_clear(&buf);
+}
+
+static void a_path_has_the_name_of_its_last_part(void **state)
+{
+    (void)state;
+    static const char *const CASES[][2] = {
+        { "a", "a" }, { "a/b.c", "b.c" }, { "/a/b//", "b" }, { "/", "" },         { "..a/...", "..." },
+        { "", "" },   { ".", "tmp" },     { "./", "tmp" },   { "/dev/..", ".." }, { "/usr/bin/..//", "usr" },
+    };
+    char before[4096], name[64];
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir("/tmp"), 0);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        path_name(name, sizeof name, CASES[i][0]);
+        assert_string_equal(name, CASES[i][1]);
+    }
+    assert_int_equal(chdir(before), 0);
 }
 
 static void a_missing_file_is_named(void **state)
@@ -387,6 +405,7 @@ int main(void)
         cmocka_unit_test(block_sizes_refuse_what_does_not_fit),
         cmocka_unit_test(a_buffer_grows_and_stays_terminated),
         cmocka_unit_test(a_formatted_text_grows_the_buffer_where_it_must),
+        cmocka_unit_test(a_path_has_the_name_of_its_last_part),
         cmocka_unit_test(a_missing_file_is_named),
         cmocka_unit_test(a_git_lfs_pointer_is_told_from_the_file_it_stands_for),
         cmocka_unit_test(a_pipe_is_refused_without_waiting),

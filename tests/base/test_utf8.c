@@ -136,6 +136,17 @@ static void a_text_is_valid_as_a_whole(void **state)
         assert_false(utf8_is_valid(BAD[i], strlen(BAD[i])));
 }
 
+static void a_byte_order_mark_is_found_at_the_start_only(void **state)
+{
+    (void)state;
+    static const char TEXT[] = "\xEF\xBB\xBF\xEF\xBB\xBFx";
+    assert_int_equal(utf8_mark_bytes(TEXT, sizeof TEXT - 1), 3);
+    assert_int_equal(utf8_mark_bytes(TEXT, 3), 3);
+    assert_int_equal(utf8_mark_bytes(TEXT, 2), 0);
+    assert_int_equal(utf8_mark_bytes(TEXT + 1, sizeof TEXT - 2), 0);
+    assert_int_equal(utf8_mark_bytes("", 0), 0);
+}
+
 static void control_characters_cannot_be_printed(void **state)
 {
     (void)state;
@@ -160,6 +171,7 @@ int main(void)
         cmocka_unit_test(only_beginnings_of_characters_are_starts),
         cmocka_unit_test(no_byte_behind_the_end_is_read),
         cmocka_unit_test(a_text_is_valid_as_a_whole),
+        cmocka_unit_test(a_byte_order_mark_is_found_at_the_start_only),
         cmocka_unit_test(control_characters_cannot_be_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,7 +29,7 @@ def run(lines, *flags, status=0):
 def test_every_api(tmp_path):
     del tmp_path
     answers, _ = run([
-        line("chat", {"messages": QUESTION, "temperature": 0}),
+        "\ufeff" + json.dumps(line("chat", {"messages": QUESTION, "temperature": 0})),
         line("text", {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 4, "logprobs": 1, "echo": True}, "/v1/completions"),
         line("vector", {"input": ["Hello", "you"]}, "/v1/embeddings"),
         line("response", {"input": "What is the capital of France?", "temperature": 0}, "/v1/responses"),

@@ -1,5 +1,6 @@
 """The command line, driven as people and scripts drive it: build/tutti (or $TUTTI_BIN) against the demo model."""
 import array
+import errno
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 import urllib.error
 import urllib.request
 
@@ -45,6 +47,23 @@ def wrong(*args, stdin=None):
     line = done.stderr.splitlines()[0]
     assert line.startswith("tutti: ")
     return line[len("tutti: "):]
+
+
+def start_first(*args):
+    """Starts tutti as process 1, as a container does. Returns the process that waits for it, and the number of tutti's own."""
+    inside = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("process namespaces are not permitted")
+    process = subprocess.Popen([*inside, BIN, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    end = time.monotonic() + PATIENCE
+    while True:
+        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
+            children = file.read().split()
+        if children:
+            return process, int(children[0])
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.001)
 
 
 def read_safetensors(path, only=None):
@@ -177,12 +196,24 @@ def test_the_reference_page_is_what_help_prints():
      "--json has no effect with --batch: the requests of its file have all settings in their \"body\" (docs/http-api.md)"),
     (["load", "http://127.0.0.1:1", "--shared-tokens", "65"],
      "--shared-tokens: found 65, expected at most the 64 words of a prompt (--prompt-tokens)"),
+    (["serve", "m", "--max-seqs", "16385"], "--max-seqs: found '16385', expected a whole number from 1 to 16384"),
+    (["plan", "m", "-c", "1"], "-c: found '1', expected a whole number from 2 to 16777216"),
+    (["generate", "m", "-p", "x", "-c", "1"], "-c: found '1', expected a whole number from 2 to 16777216"),
+    (["generate", "m", "-p", "x", "--repetition-penalty", "0.009"],
+     "--repetition-penalty: found '0.009', expected a number from 0.01 to 100"),
+    (["chat", "m", "--repetition-penalty", "101"], "--repetition-penalty: found '101', expected a number from 0.01 to 100"),
     (["inspect", DEMO, "--context", "2049"], "--context: found 2049, expected at most 2048 for this model"),
     (["generate", DEMO, "-p", "x", "--context", "2049"],
      "--context: max_context is 2049, but model demo was made for 2 to 2048 tokens"),
 ])
 def test_wrong_calls_say_what_was_expected(args, said):
     assert wrong(*args) == said
+
+
+def test_the_ends_of_a_range_are_in_it():
+    for value in (0.01, 100):
+        tutti("generate", DEMO, "-p", "x", "-n", 1, "--repetition-penalty", value)
+    tutti("generate", DEMO, "-p", "x", "-n", 1, "--max-seqs", 16384)
 
 
 @pytest.mark.parametrize("args, shown", [
@@ -409,6 +440,19 @@ def test_a_line_of_a_batch_may_limit_its_answer(tmp_path):
     assert {a["index"]: a["usage"]["completion_tokens"] for a in map(json.loads, lines)} == {0: 3, 1: 7}
 
 
+@pytest.mark.parametrize("flags, text", [
+    ("-f", '{"prompt": "one", "max_tokens": 2}'), ("-p x --json-schema", '{"const": "abc"}'),
+    ("-p x --chat --system-file", "Be brief."), ("-p x --chat --attach", "one"), ("-p x --chat --chat-format", "{{ messages[0].content }}"),
+])
+def test_a_byte_order_mark_is_not_part_of_a_text(flags, text, tmp_path):
+    path = tmp_path / "file"
+    answers = []
+    for mark in ("", "\ufeff"):
+        path.write_text(mark + text, encoding="utf-8")
+        answers.append(tutti("generate", DEMO, "--json", "-n", 8, *GREEDY, *flags.split(), path).stdout)
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.parametrize("line, said", [
     ('{"prompt": 5}', "prompt: an integer, expected a string"),
     ('{"prompt": "x", "messages": []}', 'expected either "prompt" or "messages"'),
@@ -514,6 +558,37 @@ def test_ctrl_c_ends_generate_with_130():
     assert process.returncode == 130
     assert out.endswith(b"\n")
     assert err == b""
+
+
+@pytest.mark.parametrize("command, number", [("generate -f", signal.SIGTERM), ("generate -f", signal.SIGINT), ("generate -f", signal.SIGHUP),
+                                             ("serve --port 0 --api-key-file", signal.SIGTERM),
+                                             ("serve --port 0 --api-key-file", signal.SIGINT)])
+def test_process_1_ends_by_signals_before_the_model_is_loaded(command, number, tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    process, pid = start_first(*command.split(), path, DEMO)
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError as why:  # it is not opened for reading yet
+            assert why.errno == errno.ENXIO and process.poll() is None and time.monotonic() < end
+            time.sleep(0.001)
+    try:
+        os.kill(pid, number)
+        process.communicate(timeout=PATIENCE)
+    finally:
+        os.close(writer)
+        process.kill()
+    assert process.returncode == 128 + number
+
+
+def test_a_model_in_the_working_folder_has_the_name_of_the_folder(tmp_path):
+    assert "model demo was made for" in tutti("generate", ".", "-p", "x", "--context", "2049", check=2, cwd=DEMO).stderr
+    assert "another model of the name demo" in tutti("serve", ".", f"demo={DEMO}", check=2, cwd=DEMO).stderr
+    tutti("convert", ".", tmp_path / "x.gguf", cwd=DEMO)
+    assert b"general.name" + struct.pack("<IQ", 8, 4) + b"demo" in (tmp_path / "x.gguf").read_bytes()
 
 
 # ---- convert, inspect --------------------------------------------------------------------------------------------

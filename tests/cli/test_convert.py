@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from test_cli import BIN, DEMO, PATIENCE, SANITIZED, tutti, wrong
+from test_cli import BIN, DEMO, PATIENCE, SANITIZED, start_first, tutti, wrong
 
 
 def write_llama(folder, n_layers, d_model=512, d_ff=1536, n_vocab=512):
@@ -99,7 +99,6 @@ def test_source_and_target_must_differ(tmp_path):
 
 def test_full_disk_leaves_nothing(tmp_path):
     def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
     done = tutti("convert", DEMO, tmp_path / "x.gguf", "--type", "q8_0", preexec_fn=limit, check=1)
@@ -122,21 +121,60 @@ def test_no_space_leaves_nothing(tmp_path):
         subprocess.run(["umount", tmp_path], check=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_leaves_nothing(number, tmp_path):
+@pytest.mark.parametrize("is_first", [False, True], ids=["", "process 1"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGXCPU])
+def test_interrupt_leaves_nothing(number, is_first, tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     target.mkdir()
     write_llama(source, n_layers=8)
-    with subprocess.Popen([BIN, "convert", source, target / "x.gguf", "--type", "q2_k", "--threads", "1"],
-                          stderr=subprocess.PIPE) as process:
+    args = ["convert", source, target / "x.gguf", "--type", "q2_k", "--threads", "1"]
+    if is_first:
+        process, pid = start_first(*args)
+    else:
+        process = subprocess.Popen([BIN, *args], stderr=subprocess.PIPE)
+        pid = process.pid
+    with process:
         deadline = time.monotonic() + PATIENCE
         while not any(f.stat().st_size > 1 << 20 for f in target.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.01)
-        process.send_signal(number)
+        os.kill(pid, number)
         process.communicate(timeout=PATIENCE)
-        assert process.returncode == -number
+    assert process.returncode == (128 + number if is_first else -number)
     assert os.listdir(target) == []
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    write_llama(source, n_layers=8)
+    args = [BIN, "convert", source, target / "x.gguf", "--type", "q2_k", "--threads", "1"]
+
+    def start():
+        before = set(os.listdir(target))
+        process = subprocess.Popen(args, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + PATIENCE
+        while set(os.listdir(target)) == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGSTOP)
+        name, = set(os.listdir(target)) - before
+        assert name.startswith("x.gguf.unfinished-")
+        return process, name
+
+    running, written = start()
+    with start()[0] as killed:
+        killed.kill()
+    others = ["x.gguf.unfinished-folder", "x.gguf.unfinished-longer1", "x.gguf.backup", "y.gguf.unfinished-abcdef"]
+    (target / others[0]).mkdir()
+    for name in others[1:]:
+        (target / name).write_text("")
+    tutti("convert", DEMO, target / "x.gguf")
+    assert sorted(os.listdir(target)) == sorted(["x.gguf", written, *others])
+    with running:
+        running.send_signal(signal.SIGCONT)
+    assert running.returncode == 0
+    assert sorted(os.listdir(target)) == sorted(["x.gguf", *others])
 
 
 def test_broken_weights_are_refused(tmp_path):

@@ -1,6 +1,7 @@
 """tutti generate as in MindFormers: several prompts, beam search, full recomputation, adapters; tutti convert --merge-lora."""
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -58,6 +59,18 @@ def test_the_best_answers_of_a_beam_search():
     assert plain == "".join(answers[i, k]["text"] + "\n" for i in range(3) for k in range(3))
 
 
+@pytest.mark.parametrize("args, prompts, said", [
+    (["--max-seqs", 2], ["x", "y"], "n_beams is 3, but the engine runs 2 sequences"),
+    ([], ["word " * 3000] * 2, "This model's maximum context length is"),
+], ids=["by the engine", "by its prompt"])
+def test_the_refusal_of_a_prompt_is_printed_once(args, prompts, said):
+    for more, n_lines in ((), 2), (("--json",), 6):
+        done = generate("--beams", 3, "--best", 3, *args, *more, prompts=prompts, status=1)
+        errors = sorted(done.stderr.splitlines())
+        assert [error.startswith(f"tutti: prompt {i}: {said}") for i, error in enumerate(errors)] == [True, True]
+        assert done.stdout.count("\n") == n_lines
+
+
 def test_length_penalty_and_early_stopping_reach_the_search():
     def lengths(*more):
         lines = generate("--beams", 4, "--json", "-n", 60, *more).stdout.splitlines()
@@ -100,6 +113,13 @@ def test_adapters_are_chosen_merged_and_searched(tmp_path):
     assert tutti("generate", merged, *ask).stdout == tutti("generate", DEMO, *ask, "--lora", red).stdout
     tutti("convert", DEMO, merged, "--type", "f32", "--merge-lora", red + ":0")
     assert tutti("generate", merged, *ask).stdout == tutti("generate", DEMO, *ask).stdout
+    # A path that exists is not divided.
+    shutil.copytree(red, tmp_path / "r=0")
+    shutil.copytree(red, tmp_path / "red:0")
+    assert generate("--lora", tmp_path / "r=0", "--adapter", "r=0").stdout == answers["red"]
+    assert generate("--lora", f"a={tmp_path}/r=0", "--adapter", "a").stdout == answers["red"]
+    tutti("convert", DEMO, merged, "--type", "f32", "--merge-lora", tmp_path / "red:0")
+    assert tutti("generate", merged, *ask).stdout == tutti("generate", DEMO, *ask, "--lora", red).stdout
 
 
 def test_a_draft_model_changes_no_answer():

@@ -554,7 +554,6 @@ def test_an_end_half_way_leaves_nothing_that_looks_whole(number, tmp_path):
 
 def test_a_full_disk_leaves_nothing(tmp_path):
     def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
 
     done = tutti("shard", DEMO, tmp_path / "cut", "--tp", 2, preexec_fn=limit, check=1)

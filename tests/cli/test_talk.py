@@ -76,6 +76,16 @@ def test_standard_input_has_the_messages():
         assert f"{flag} -: standard input has the messages" in chat(args=[flag, "-"], check=2).stderr
 
 
+@pytest.mark.parametrize("args, line, told", [
+    ([], b"Hello\xff", b"tutti: the message is not sent: it has bytes that are not UTF-8"),
+    ([], b"/system Be\xff", b"tutti: the system message has bytes that are not UTF-8"),
+    (["--system", b"Be\xff"], b"", b"tutti: the system message has bytes that are not UTF-8"),
+])
+def test_text_that_is_not_utf_8_is_not_sent(args, line, told):
+    done = subprocess.run([BIN, "chat", DEMO, *args], input=line + b"\n", capture_output=True, timeout=PATIENCE, check=False)
+    assert done.returncode in (1, 2) and done.stdout == b"" and done.stderr.startswith(told)
+
+
 # ---- the system message ----
 
 def test_a_system_message_from_a_file_and_by_command(tmp_path):

@@ -4,6 +4,7 @@
 #include "support/collect.h"
 #include "support/mock_model.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -113,6 +114,18 @@ static void who_would_be_refused_hears_it_before_the_request_is_read(void **stat
     struct collect c[N];
     struct tutti_error err = { 0 };
     struct tutti_stats stats;
+    static const struct {
+        double weight;
+        int priority;
+        const char *param;
+    } WRONG[] = {
+        { 1, TUTTI_PRIORITY_LAST + 1, "priority" },
+        { 1, TUTTI_PRIORITY_FIRST - 1, "priority" },
+        { 1, INT32_MAX, "priority" },
+        { -1, 0, "weight" },
+        { 1001, 0, "weight" },
+        { NAN, 0, "weight" },
+    };
     b.mock->step_us = 25 * STEP_US; /* none ends meanwhile */
     b.engine = mock_engine(b.mock, &options, NULL);
     assert_int_equal(tutti_engine_check_queue(b.engine, 1, 0, 0, &err), TUTTI_OK);
@@ -127,6 +140,11 @@ static void who_would_be_refused_hears_it_before_the_request_is_read(void **stat
     tutti_engine_stats(b.engine, &stats);
     assert_int_equal(stats.n_refused_full, 1);
     assert_int_equal(stats.n_refused, 1);
+    for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; i++) {
+        assert_int_equal(tutti_engine_check_queue(b.engine, 2, WRONG[i].weight, WRONG[i].priority, &err),
+                         TUTTI_E_ARGUMENT);
+        assert_string_equal(err.param, WRONG[i].param);
+    }
     tutti_engine_drain(b.engine);
     assert_int_equal(tutti_engine_check_queue(b.engine, 2, 1, 0, &err), TUTTI_E_CLOSED);
     for (int i = 0; i < N; i++) {

@@ -180,7 +180,7 @@ def test_the_url_may_end_as_people_write_it(mock, suffix):
 def test_keys_are_sent_in_turns_and_shown_nowhere(mock, tmp_path):
     server = mock()
     keys = tmp_path / "keys"
-    keys.write_text("# comment\n  sk-one  \n\nsk-two\n")
+    keys.write_text("\ufeff  sk-one  \n# comment\n\nsk-two\n", encoding="utf-8")
     said = load(server.url, "-N", 4, "-n", 1, "--api-key-file", keys, "--json", tmp_path / "out.json", "--details")
     assert sorted(r["key"] for r in server.requests) == ["Bearer sk-one"] * 2 + ["Bearer sk-two"] * 2
     assert "sk-" not in said.stdout + said.stderr + (tmp_path / "out.json").read_text()

@@ -1,10 +1,10 @@
 #include "base/files/new_file.h"
 
+#include "base/files/temporary.h"
 #include "base/files/unfinished.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +27,7 @@ enum tutti_status new_file_open(struct new_file **out, const char *path, struct 
         return error_out_of_memory(path, err);
     file->fd = -1;
     file->path = strdup(path);
-    char *temporary = NULL;
-    int n = asprintf(&temporary, "%s.XXXXXX", path);
-    file->temporary = n < 0 ? NULL : temporary; /* asprintf() leaves it undefined after a failure */
-    if (!file->path || !file->temporary) {
+    if (!file->path) {
         st = error_out_of_memory(path, err);
         goto done;
     }
@@ -39,16 +36,14 @@ enum tutti_status new_file_open(struct new_file **out, const char *path, struct 
                        path);
         goto done;
     }
-    file->fd = mkostemp(file->temporary, O_CLOEXEC);
-    if (file->fd < 0) {
-        st = error_from_errno(path, err);
+    st = temporary_make(&file->temporary, &file->fd, path, TEMPORARY_FILE, err);
+    if (st != TUTTI_OK)
         goto done;
-    }
     if (!unfinished_add(file->temporary)) {
         st = error_out_of_memory(path, err);
         goto done;
     }
-    if (fchmod(file->fd, 0666 & ~mask) != 0) { /* mkostemp() gives 0600 */
+    if (fchmod(file->fd, 0666 & ~mask) != 0) { /* it is 0600 */
         st = error_from_errno(path, err);
         goto done;
     }

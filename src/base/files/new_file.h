@@ -1,6 +1,7 @@
 /* Atomic file creation: written under a temporary name in the same folder, renamed when it is
- * complete. While it is open, SIGINT, SIGTERM and SIGHUP remove the temporary file before they
- * end the program (base/files/unfinished.h). */
+ * complete. A signal that ends the program removes the temporary file first
+ * (base/files/unfinished.h). What SIGKILL leaves, the next process that creates the file removes
+ * (base/files/temporary.h). */
 #ifndef TUTTI_BASE_FILES_NEW_FILE_H
 #define TUTTI_BASE_FILES_NEW_FILE_H
 

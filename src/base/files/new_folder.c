@@ -1,27 +1,21 @@
 #include "base/files/new_folder.h"
 
 #include "base/containers/array.h"
+#include "base/files/temporary.h"
 #include "base/files/unfinished.h"
-#include "base/log.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The suffix of temporary folders, followed by six characters. No other program uses such names. */
-#define UNFINISHED ".unfinished-"
-enum { N_RANDOM = 6, MAX_TRIES = 16 };
-
 struct new_folder {
     char *path, *temporary;
-    int lock;    /* on the temporary folder, held until the process ends; -1: no locks in this file system */
+    int lock;    /* the temporary folder, locked; -1: not made yet */
     char **made; /* [n_made]: temporary itself, then its folders and files in order of creation */
     size_t n_made, capacity;
     bool is_finished;
@@ -56,82 +50,6 @@ static enum tutti_status check_free(const char *path, struct tutti_error *err)
                                 "%s exists already; expected another name or an empty folder", path);
 }
 
-/* ---- leftovers of ended processes ---- */
-
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *entry_place)
-{
-    (void)info;
-    (void)kind;
-    (void)entry_place;
-    return remove(path);
-}
-
-/* Removes a left-over folder, unless its process still holds the lock. Without file locks this
- * cannot be known, and the folder stays. */
-static void remove_left(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
-        if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) == 0)
-            log_info("%s: removed, an interrupted run had left it", path);
-        else
-            log_warn("%s: an interrupted run has left it, and it cannot be removed: %s", path,
-                     strerror(errno));
-    }
-    close(fd);
-}
-
-/* Removes the temporary folders for path that killed processes left. */
-static void remove_all_left(const char *path)
-{
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    size_t n_name = strlen(name), n_mark = strlen(UNFINISHED);
-    char *parent = slash == path ? strdup("/") : slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
-    DIR *dir = parent ? opendir(parent) : NULL;
-    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
-        char *left = NULL;
-        if (strlen(entry->d_name) == n_name + n_mark + N_RANDOM && memcmp(entry->d_name, name, n_name) == 0 &&
-            memcmp(entry->d_name + n_name, UNFINISHED, n_mark) == 0 &&
-            asprintf(&left, "%s/%s", parent, entry->d_name) >= 0) {
-            remove_left(left);
-            free(left);
-        }
-    }
-    if (dir)
-        closedir(dir);
-    free(parent);
-}
-
-/* Makes a folder by the pattern at path, and locks it. False: errno has the reason. */
-static bool make_locked(char *path, int *lock)
-{
-    size_t n = strlen(path) - N_RANDOM;
-    for (int i = 0; i < MAX_TRIES; i++) {
-        struct stat there, locked;
-        memset(path + n, 'X', N_RANDOM);
-        if (!mkdtemp(path))
-            return false;
-        *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        bool is_locked = *lock >= 0 && flock(*lock, LOCK_EX) == 0;
-        /* Another process may have removed the folder between the two calls. */
-        if (stat(path, &there) == 0 &&
-            (*lock < 0 || (fstat(*lock, &locked) == 0 && there.st_ino == locked.st_ino))) {
-            if (!is_locked && *lock >= 0) {
-                close(*lock);
-                *lock = -1;
-            }
-            return true;
-        }
-        if (*lock >= 0)
-            close(*lock);
-        *lock = -1;
-        errno = EAGAIN;
-    }
-    return false;
-}
-
 enum tutti_status new_folder_open(struct new_folder **out, const char *path, struct tutti_error *err)
 {
     enum tutti_status st = check_free(path, err);
@@ -146,18 +64,16 @@ enum tutti_status new_folder_open(struct new_folder **out, const char *path, str
     }
     for (size_t n = f && f->path ? strlen(f->path) : 0; n > 1 && f->path[n - 1] == '/'; n--)
         f->path[n - 1] = '\0';
-    char *temporary = NULL;
-    if (!f || !f->path || asprintf(&temporary, "%s" UNFINISHED "XXXXXX", f->path) < 0) {
+    if (!f || !f->path) {
         new_folder_free(f);
         return error_out_of_memory(path, err);
     }
-    remove_all_left(f->path);
-    if (!make_locked(temporary, &f->lock)) {
-        st = error_from_errno(path, err);
-        free(temporary);
-    } else if (!register_path(f, temporary)) {
+    char *temporary = NULL;
+    st = temporary_make(&temporary, &f->lock, f->path, TEMPORARY_FOLDER, err);
+    if (st == TUTTI_OK && !register_path(f, temporary)) {
+        rmdir(temporary);
         st = error_out_of_memory(path, err);
-    } else {
+    } else if (st == TUTTI_OK) {
         f->temporary = temporary;
         if (chmod(temporary, 0777 & ~mask) != 0) /* mkdtemp() gives 0700 */
             st = error_from_errno(path, err);

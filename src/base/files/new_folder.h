@@ -1,7 +1,7 @@
 /* Atomic folder creation: filled under a temporary name next to the final one, renamed when it is
- * complete. SIGINT, SIGTERM and SIGHUP remove the temporary folder before they end the program
- * (base/files/unfinished.h). SIGKILL leaves a folder NAME.unfinished-XXXXXX. The next process
- * that creates NAME removes it, because the lock on it ended with its process. */
+ * complete. A signal that ends the program removes the temporary folder first
+ * (base/files/unfinished.h). What SIGKILL leaves, the next process that creates NAME removes
+ * (base/files/temporary.h). */
 #ifndef TUTTI_BASE_FILES_NEW_FOLDER_H
 #define TUTTI_BASE_FILES_NEW_FOLDER_H
 

@@ -1,4 +1,4 @@
-/* Removes incomplete files and folders when SIGINT, SIGTERM or SIGHUP ends the program. The
+/* Removes incomplete files and folders when a signal ends the program (base/system/ending.h). The
  * signal then ends the program as usual. Handlers are installed only while there is something to
  * remove, and only for signals that would end the program: not for those that it ignores or
  * handles. For single-threaded commands only: as a library, tutti does not touch signals. */

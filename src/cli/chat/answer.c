@@ -1,4 +1,5 @@
 /* Answers of tutti chat: requested, printed while they arrive, kept in the conversation. */
+#include "base/utf8.h"
 #include "cli/chat/chat.h"
 #include "cli/chat/prompt.h"
 #include "cli/terminal/interrupt.h"
@@ -232,6 +233,11 @@ enum tutti_status chat_answer(struct chat *chat, bool *is_answered, struct tutti
 enum tutti_status chat_say(struct chat *chat, const char *text, size_t n_bytes, struct tutti_error *err)
 {
     struct buf message = { 0 };
+    if (!utf8_is_valid(text, n_bytes)) {
+        fprintf(stderr, "tutti: the message is not sent: it has bytes that are not UTF-8; convert the input, "
+                        "or use a locale with UTF-8\n");
+        return chat_failed(chat, err);
+    }
     bool is_answered = false,
          ok = chat->files.n_bytes == 0 || buf_add(&message, chat->files.bytes, chat->files.n_bytes);
     ok = ok && buf_add(&message, text, n_bytes);

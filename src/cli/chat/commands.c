@@ -1,4 +1,5 @@
 /* Commands of tutti chat: lines that begin with '/'. */
+#include "base/utf8.h"
 #include "cli/chat/attachment.h"
 #include "cli/chat/chat.h"
 #include "cli/chat/prompt.h"
@@ -26,6 +27,8 @@ static const char *plural(size_t n)
 
 enum tutti_status chat_set_system(struct chat *chat, const char *text, struct tutti_error *err)
 {
+    if (!utf8_is_valid(text, strlen(text)))
+        return error_set(err, TUTTI_E_ARGUMENT, "the system message has bytes that are not UTF-8");
     enum tutti_status st = *text ? prompt_check_system(chat->model, text, err) : TUTTI_OK;
     return st == TUTTI_OK ? talk_set_system(&chat->talk, text, err) : st;
 }

@@ -2,6 +2,7 @@
 
 #include "backend/backend.h"
 #include "backend/kv_type.h"
+#include "base/files/path_name.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/system/memory_left.h"
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- the model ---- */
 
@@ -95,13 +97,30 @@ struct rank_flags {
     char program[64], type[32], kv_type[32], adapters[1024], draft[16];
 };
 
+/* Where the path in "NAME=PATH" or "PATH" begins. A path that exists may have a '='. */
+static const char *adapter_path(const char *text)
+{
+    const char *equals = strchr(text, '=');
+    return equals && access(text, F_OK) != 0 ? equals + 1 : text;
+}
+
+/* The name in "NAME=PATH", or else that of PATH's folder. */
+static void adapter_name(const char *text, char *name, size_t size)
+{
+    const char *path = adapter_path(text);
+    if (path > text)
+        snprintf(name, size, "%.*s", (int)(path - text) - 1, text);
+    else
+        path_name(name, size, path);
+}
+
 static void describe_adapters(const struct adapter_flags *adapters, char *text, size_t size)
 {
     size_t n = 0;
     for (int i = 0; adapters && i < adapters->lora.n && n < size; i++) {
-        const char *one = adapters->lora.texts[i];
-        int length = (int)strcspn(one, "="); /* the folder's path may differ between machines */
-        n += (size_t)snprintf(text + n, size - n, "%s%.*s", i > 0 ? ", " : "", length, one);
+        char name[256];
+        adapter_name(adapters->lora.texts[i], name, sizeof name); /* paths may differ between machines */
+        n += (size_t)snprintf(text + n, size - n, "%s%s", i > 0 ? ", " : "", name);
     }
 }
 
@@ -231,7 +250,7 @@ const struct option FIT_OPTIONS[] = {
                 .min = 1, .max = INFINITY),
     INT_OPTION(FIT, context, "context", "N",
                "context of each user in tokens; without it, the model's whole context", .letter = 'c',
-               .min = 1, .max = LIMIT_CONTEXT),
+               .min = LIMIT_LEAST_CONTEXT, .max = LIMIT_CONTEXT),
     CHOICE_OPTION(FIT, type, "type", "TYPE", WEIGHT_TYPE_NAMES,
                   "calculate with weights of this type, instead of as stored",
                   .aliases = WEIGHT_TYPE_ALIASES),
@@ -303,25 +322,12 @@ const struct option ADAPTER_OPTIONS[] = {
     { .name = NULL },
 };
 
-/* The name in "NAME=PATH", or else that of PATH's folder. */
-static void adapter_name(const char *text, char *name, size_t size)
-{
-    const char *equals = strchr(text, '=');
-    size_t end = equals ? (size_t)(equals - text) : strlen(text), begin = 0;
-    while (!equals && end > 1 && text[end - 1] == '/')
-        end--;
-    for (size_t k = 0; !equals && k < end; k++)
-        begin = text[k] == '/' ? k + 1 : begin;
-    snprintf(name, size, "%.*s", (int)(end - begin), text + begin);
-}
-
 enum tutti_status adapter_flags_load(const struct adapter_flags *flags, tutti_model *model,
                                      struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     for (int i = 0; i < flags->lora.n && st == TUTTI_OK; i++) {
-        const char *text = flags->lora.texts[i], *equals = strchr(text, '=');
-        const char *path = equals ? equals + 1 : text;
+        const char *text = flags->lora.texts[i], *path = adapter_path(text);
         char name[256], *found = NULL;
         adapter_name(text, name, sizeof name);
         st = model_path_find(path, &found, err);
@@ -414,7 +420,7 @@ const struct option ENGINE_OPTIONS[] = {
         ENGINE, max_context, "context", "N",
         "maximum tokens of one sequence; without it, the model's context, or what --kv-memory holds if "
         "that is less",
-        .letter = 'c', .min = 1, .max = LIMIT_CONTEXT),
+        .letter = 'c', .min = LIMIT_LEAST_CONTEXT, .max = LIMIT_CONTEXT),
     INT_OPTION(ENGINE, max_batch_tokens, "max-batch-tokens", "N", "maximum rows (tokens) of one step",
                .min = 1, .max = 65536, .initial = "256"),
     INT_OPTION(
@@ -440,7 +446,7 @@ const struct option ENGINE_OPTIONS[] = {
 
 const struct option SCHEDULING_OPTIONS[] = {
     INT_OPTION(ENGINE, max_seqs, "max-seqs", "N",
-               "maximum sequences that run at the same time, 256 by default", .min = 1, .max = 65536),
+               "maximum sequences that run at the same time, 256 by default", .min = 1, .max = LIMIT_SEQS),
     INT_OPTION(
         ENGINE, max_queue, "max-queue", "N",
         "answers that may wait in addition to the --max-seqs that run; each of a request's n counts, and "
@@ -537,8 +543,8 @@ const struct option SAMPLING_OPTIONS[] = {
     FLOAT_OPTION(SAMPLING, min_p, "min-p", "P",
                  "drop tokens less probable than P times the most probable one", .max = 1),
     FLOAT_OPTION(SAMPLING, repetition_penalty, "repetition-penalty", "R",
-                 "divide the logits of tokens that occurred by this; 1: off", .max = INFINITY,
-                 .above_min = true),
+                 "divide the logits of tokens that occurred by this; 1: off", .min = LIMIT_LEAST_PENALTY,
+                 .max = LIMIT_PENALTY),
     FLOAT_OPTION(SAMPLING, presence_penalty, "presence-penalty", "R",
                  "subtract this from the logits of tokens that the answer contains", .min = -2, .max = 2),
     FLOAT_OPTION(SAMPLING, frequency_penalty, "frequency-penalty", "R",

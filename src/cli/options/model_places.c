@@ -1,5 +1,6 @@
 #include "cli/options/model_places.h"
 
+#include "base/files/path_name.h"
 #include "base/text.h"
 
 #include <dirent.h>
@@ -70,16 +71,12 @@ static enum tutti_status add(struct model_places *out, const char *name, size_t 
 /* The name of a path without one: its last part. */
 static enum tutti_status add_path(struct model_places *out, const char *path, struct tutti_error *err)
 {
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    size_t begin = n;
-    while (begin > 0 && path[begin - 1] != '/')
-        begin--;
-    n -= begin;
-    if (n > sizeof GGUF - 1 && !strncmp(path + begin + n - (sizeof GGUF - 1), GGUF, sizeof GGUF - 1))
+    char name[256];
+    path_name(name, sizeof name, path);
+    size_t n = strlen(name);
+    if (n > sizeof GGUF - 1 && text_ends_with(name, GGUF))
         n -= sizeof GGUF - 1;
-    return add(out, path + begin, n, path, err);
+    return add(out, name, n, path, err);
 }
 
 static enum tutti_status add_operand(struct model_places *out, const char *operand, struct tutti_error *err)

@@ -2,6 +2,8 @@
  * settings; of a list the last entry is used. */
 #include "cli/options/serving_config.h"
 
+#include "base/limits.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -86,7 +88,7 @@ static enum tutti_status read_setting(struct config_reader *r, const char *name,
         { "pa_config.decode_seq_length", offsetof(struct config_reader, max_context), INT_MAX, true },
         { "model_config.seq_length", offsetof(struct config_reader, max_context), INT_MAX, true },
         { "model_config.max_generate_length", offsetof(struct config_reader, max_context), INT_MAX, true },
-        { "model_config.decode_batch_size", offsetof(struct config_reader, max_seqs), 1 << 16, false },
+        { "model_config.decode_batch_size", offsetof(struct config_reader, max_seqs), LIMIT_SEQS, false },
     };
     const char *text = last_text(r, node);
     if (!strcmp(name, "serving_config.server_ip"))

@@ -1,5 +1,6 @@
 #include "cli/terminal/input.h"
 
+#include "base/utf8.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/numbers.h"
 
@@ -26,6 +27,7 @@ enum tutti_status input_read_most(struct buf *out, const char *path, size_t max_
 {
     const char *name = input_name(path);
     bool is_stdin = strcmp(path, "-") == 0;
+    size_t n_before = out->n_bytes;
     int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return error_from_errno(name, err);
@@ -44,8 +46,13 @@ enum tutti_status input_read_most(struct buf *out, const char *path, size_t max_
             break;
         out->n_bytes += (size_t)n;
     }
-    if (out->bytes)
+    if (out->bytes) {
+        char *text = out->bytes + n_before;
+        size_t n_bytes = out->n_bytes - n_before, n_mark = utf8_mark_bytes(text, n_bytes);
+        memmove(text, text + n_mark, n_bytes - n_mark);
+        out->n_bytes -= n_mark;
         out->bytes[out->n_bytes] = '\0';
+    }
     if (!is_stdin)
         close(fd);
     return st;

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/ids.h"
 
-/* Appends all bytes of the file at path, or of standard input if path is "-". */
+/* Appends the text of the file at path, or of standard input if path is "-": all bytes but a byte order mark at its start. */
 MUST_CHECK enum tutti_status input_read(struct buf *out, const char *path, struct tutti_error *err);
 
 /* The same, but stops when more than max_bytes were read: *out then has more than that. */

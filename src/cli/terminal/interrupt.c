@@ -1,5 +1,6 @@
 #include "cli/terminal/interrupt.h"
 
+#include "base/system/ending.h"
 #include "base/system/os.h"
 
 #include <errno.h>
@@ -49,7 +50,7 @@ enum tutti_status interrupt_catch(struct tutti_error *err)
 
 void interrupt_restore(void)
 {
-    set_handler(SIG_DFL);
+    set_handler(ending_default());
 }
 
 void interrupt_wait(void)

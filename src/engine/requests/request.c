@@ -49,7 +49,8 @@ static enum tutti_status check_sampling(const struct tutti_sampling *s, const st
         { "top_p", (double)s->top_p, 0, false, 1 },
         { "min_p", (double)s->min_p, 0, true, 1 },
         { "typical_p", (double)s->typical_p, 0, true, 1 },
-        { "repetition_penalty", (double)s->repetition_penalty, 0.01 - 1e-9, true, 100 },
+        { "repetition_penalty", (double)s->repetition_penalty, LIMIT_LEAST_PENALTY - 1e-9, true,
+          LIMIT_PENALTY },
         { "presence_penalty", (double)s->presence_penalty, -2, true, 2 },
         { "frequency_penalty", (double)s->frequency_penalty, -2, true, 2 },
     };
@@ -250,7 +251,7 @@ static enum tutti_status check_grammar(const struct tutti_request *spec, const s
     return TUTTI_OK;
 }
 
-static enum tutti_status check_place(const struct tutti_request *spec, struct tutti_error *err)
+enum tutti_status request_check_place(const struct tutti_request *spec, struct tutti_error *err)
 {
     enum tutti_status st = check_range("priority", spec->priority, TUTTI_PRIORITY_FIRST, true,
                                        TUTTI_PRIORITY_LAST, err);
@@ -326,7 +327,7 @@ static enum tutti_status check_spec(const struct tutti_request *spec, const stru
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges && st == TUTTI_OK; i++)
         st = check_range(ranges[i].param, ranges[i].value, 0, true, ranges[i].high, err);
     if (st == TUTTI_OK)
-        st = check_place(spec, err);
+        st = request_check_place(spec, err);
     if (st == TUTTI_OK)
         st = check_grammar(spec, model, err);
     if (st == TUTTI_OK)

@@ -118,6 +118,9 @@ struct request_limits {
 MUST_CHECK enum tutti_status request_check_messages(const struct tutti_request *spec,
                                                     const struct model *model, struct tutti_error *err);
 
+/* Checks what decides about a place in the queue. TUTTI_E_ARGUMENT names the field. */
+MUST_CHECK enum tutti_status request_check_place(const struct tutti_request *spec, struct tutti_error *err);
+
 /* Validates every field and copies it.
  * TUTTI_E_ARGUMENT names the field; TUTTI_E_LIMIT; TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status request_new(struct request **out, const struct tutti_request *spec,

@@ -1,6 +1,7 @@
 /* Opens and closes an engine; calls from other threads: submit, cancel, statistics. */
 #include "engine/run/engine.h"
 
+#include "base/limits.h"
 #include "base/rng.h"
 #include "base/system/clock.h"
 #include "base/system/thread.h"
@@ -16,7 +17,6 @@ enum {
     DEFAULT_QUEUE = 1024,
     DEFAULT_DRAFT_TOKENS = 8,
     MAX_BATCH_TOKENS = 65536,
-    MAX_SEQS = 16384,
     MAX_QUEUE = 1 << 20,
     RECORDS_PER_SEQ = 64, /* tokens of each sequence by which the text thread may lag */
     MIN_RECORDS = 4096,
@@ -48,7 +48,7 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
     enum tutti_status st = set_option("max_batch_tokens", o->max_batch_tokens, MODEL_STEP_TOKENS,
                                       MAX_BATCH_TOKENS, &o->max_batch_tokens, err);
     if (st == TUTTI_OK)
-        st = set_option("max_seqs", o->max_seqs, DEFAULT_SEQS, MAX_SEQS, &o->max_seqs, err);
+        st = set_option("max_seqs", o->max_seqs, DEFAULT_SEQS, LIMIT_SEQS, &o->max_seqs, err);
     if (st == TUTTI_OK)
         st = set_option("max_queue", o->max_queue, DEFAULT_QUEUE, MAX_QUEUE, &o->max_queue, err);
     if (st == TUTTI_OK)
@@ -74,10 +74,11 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
         o->max_slowdown = DEFAULT_SLOWDOWN;
     if (st == TUTTI_OK)
         st = spill_check_options(e, err);
-    if (st == TUTTI_OK && o->max_context != 0 && (o->max_context < 2 || o->max_context > n_ctx))
+    if (st == TUTTI_OK && o->max_context != 0 &&
+        (o->max_context < LIMIT_LEAST_CONTEXT || o->max_context > n_ctx))
         st = error_set_param(err, TUTTI_E_ARGUMENT, "max_context",
-                             "max_context is %d, but model %s was made for 2 to %d tokens", o->max_context,
-                             e->model->name, n_ctx);
+                             "max_context is %d, but model %s was made for %d to %d tokens", o->max_context,
+                             e->model->name, LIMIT_LEAST_CONTEXT, n_ctx);
     if (st == TUTTI_OK &&
         e->model->desc.has_prefix) { /* a prompt is prefilled in one step, together with all decoding rows */
         int n_rows = (o->max_context > 0 ? o->max_context : n_ctx) + o->max_seqs;
@@ -661,9 +662,11 @@ enum tutti_status tutti_engine_check_queue(tutti_engine *e, uint64_t owner, doub
                                         .weight = weight != 0 ? weight : 1,
                                         .priority = priority,
                                         .max_queue_ms = e->limits.max_queue_ms };
+    enum tutti_status st = request_check_place(&spec, err);
     pthread_mutex_lock(&e->lock);
     const struct share *share = share_find(&e->shares, owner);
-    enum tutti_status st = check_open(e, err);
+    if (st == TUTTI_OK)
+        st = check_open(e, err);
     if (st == TUTTI_OK)
         st = check_queue(e, &spec, share ? share : &STRANGER, err);
     pthread_mutex_unlock(&e->lock);

@@ -2,6 +2,7 @@
  * format. */
 #include "base/files/mapping.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "model/chat/chat.h"
 
 #include <stdio.h>
@@ -110,9 +111,11 @@ static enum tutti_status use_file(const struct chat_choice *c, const char *path,
     enum tutti_status st = mapping_open(&map, path, err);
     if (st != TUTTI_OK)
         return st;
+    const char *text = map.bytes ? (const char *)map.bytes : "";
+    size_t n_mark = utf8_mark_bytes(text, map.n_bytes);
     struct chat_template_source source = { .name = path,
-                                           .text = map.bytes ? (const char *)map.bytes : "",
-                                           .n_bytes = map.n_bytes };
+                                           .text = text + n_mark,
+                                           .n_bytes = map.n_bytes - n_mark };
     st = use_template(c, &source, err);
     mapping_close(&map);
     return st;

@@ -1,6 +1,7 @@
 /* Loads a model from a checkpoint: description, packed weights, tokenizer, chat format, defaults. */
 #include "model/load/load.h"
 
+#include "base/files/path_name.h"
 #include "base/json/json_type.h"
 #include "base/log.h"
 #include "model/adapters/adapter.h"
@@ -20,13 +21,7 @@
 
 static void name_model(struct model *model, const char *path)
 {
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    size_t begin = n;
-    while (begin > 0 && path[begin - 1] != '/')
-        begin--;
-    snprintf(model->name, sizeof model->name, "%.*s", (int)(n - begin), path + begin);
+    path_name(model->name, sizeof model->name, path);
     static const char *const ENDS[] = { ".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt" };
     char *dot = strrchr(model->name, '.');
     for (size_t i = 0; dot && dot != model->name && i < sizeof ENDS / sizeof *ENDS; i++) {
@@ -182,7 +177,7 @@ static void read_defaults(struct loader *l, const json_t *generation)
         [SAMPLING_TOP_P] = { &s->top_p, 1e-6, 1 },
         [SAMPLING_TOP_K] = { &top_k, 0, LIMIT_VOCAB },
         [SAMPLING_MIN_P] = { &s->min_p, 0, 1 },
-        [SAMPLING_REPETITION] = { &s->repetition_penalty, 0.01, 100 },
+        [SAMPLING_REPETITION] = { &s->repetition_penalty, LIMIT_LEAST_PENALTY, LIMIT_PENALTY },
     };
     for (int i = 0; i < N_SAMPLING_KEYS; i++)
         *DEFAULTS[i].to = default_or(l, file,

@@ -20,7 +20,6 @@
 enum { KEY_BYTES = 256, NAME_BYTES = 64, DIGEST_BYTES = 32 /* SHA-256 */, MAX_KEYS = 1 << 24 };
 
 static const char BLANKS[] = " \t\r\n";
-static const char BYTE_ORDER_MARK[] = "\xEF\xBB\xBF"; /* which some editors write before UTF-8 */
 
 /* All keys with the same name. */
 struct key_owner {
@@ -283,8 +282,7 @@ enum tutti_status keys_open(struct keys **out, const char *path, const struct cl
     struct key_line at = { path, 1 };
     ssize_t n_bytes;
     for (; st == TUTTI_OK && (n_bytes = getline(&line, &capacity, file)) >= 0; at.line++) {
-        bool has_mark = at.line == 1 && !strncmp(line, BYTE_ORDER_MARK, sizeof BYTE_ORDER_MARK - 1);
-        const char *key = line + (has_mark ? sizeof BYTE_ORDER_MARK - 1 : 0);
+        const char *key = line + (at.line == 1 ? utf8_mark_bytes(line, (size_t)n_bytes) : 0);
         key += strspn(key, BLANKS);
         size_t length = strcspn(key, BLANKS);
         if (strlen(line) !=

@@ -3,6 +3,7 @@
 
 #include "base/json/json_field.h"
 #include "base/json/json_print.h"
+#include "base/limits.h"
 
 #include <float.h>
 #include <limits.h>
@@ -49,7 +50,8 @@ static const struct parameter PARAMETERS[] = {
     { "top_k", PARAMETER_INT, PLACE(top_k), 1, INT_MAX, 1 },
     { "top_p", PARAMETER_FLOAT, PLACE(top_p), (double)FLT_MIN, 1, 0.01 },
     { "typical_p", PARAMETER_FLOAT, PLACE(typical_p), (double)FLT_MIN, 1, 0 },
-    { "repetition_penalty", PARAMETER_FLOAT, PLACE(repetition_penalty), 0.01, 100, 1 },
+    { "repetition_penalty", PARAMETER_FLOAT, PLACE(repetition_penalty), LIMIT_LEAST_PENALTY, LIMIT_PENALTY,
+      1 },
     { "frequency_penalty", PARAMETER_FLOAT, PLACE(frequency_penalty), -2, 2, 0 },
 };
 
