@@ -2,6 +2,7 @@
 #include "grammar/schema/schema_reader.h"
 
 #include "base/containers/array.h"
+#include "base/json/json_wide.h"
 #include "base/limits.h"
 #include "base/utf8.h"
 
@@ -392,7 +393,7 @@ json_t *schema_parse(struct schema_reader *r, const char *text, size_t n_bytes)
     }
     if (!schema_take_bytes(r, n_bytes_of_values) || !schema_spend(r, n_bytes))
         return NULL;
-    json_t *value = json_loadb(text, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &at);
+    json_t *value = json_load_wide(text, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &at);
     if (!value)
         r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "response_format",
                                     "the JSON schema is not valid JSON: line %d, column %d: %s", at.line,

@@ -651,7 +651,8 @@ enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const char *for
     if (forms == 0)
         return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_new: no form of tool calls is named %.64s",
                          form);
-    json_t *list = json_loads(tools, JSON_ALLOW_NUL, NULL);
+    json_error_t why;
+    json_t *list = json_load_wide(tools, strlen(tools), JSON_ALLOW_NUL, &why);
     if (!json_is_array(list)) {
         json_decref(list);
         return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_new: tools must be a list in JSON");
