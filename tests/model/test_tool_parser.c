@@ -173,6 +173,9 @@ static void values_without_quotes_are_streamed(void **state)
           "\n</parameter>\n</function>\n</tool_call>", "{\"city\":\"Paris and more\"}", 14 },
         { "qwen3-coder", "<function=get_weather><parameter=city>", "a</param\n\n</parameterr\n",
           "\n</parameter></function>", "{\"city\":\"a</param\\n\\n</parameterr\\n\"}", 7 },
+        { "qwen3-coder", "<function=get_weather><parameter=city>\n", "a\n<parameter\n </function>\n</par",
+          "\n<parameter=days>\n3\n</function>",
+          "{\"city\":\"a\\n<parameter\\n </function>\\n</par\",\"days\":3}", 10 },
         { "qwen3-coder", "<function=get_weather><parameter=city>", "\n", "</parameter></function>",
           "{\"city\":\"\"}", 2 },
         { "qwen3-coder", "<function=get_weather><parameter=city>", "", "</parameter></function>",
@@ -225,6 +228,8 @@ static void long_answers_are_read_once(void **state)
         { "<tool_call>get_weather<arg_key>city</arg_key><arg_value>", "text %d </arg_value",
           "</arg_value><arg_key>z</arg_key><arg_value>[1]</arg_value></tool_call>",
           "get_weather({\"city\":\"text 0 </arg_valuetext 1 ", true, true },
+        { "<tool_call><function=f>", "<parameter=a%d>\n1\n", "<parameter=z>\n[1]\n</function></tool_call>",
+          "f({\"a0\":1,\"a1\":1,", true, true },
         { "{\"name\": \"", "aaaaaaa%d", "", "", false, false }, /* too long for a name */
         { "<tool_call>", "       %d", "", "", false, false },
         { "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "text %d ", "", "f({})", false,
@@ -388,6 +393,20 @@ static const struct {
       "<tool_call>\n<function=f>\n<parameter=code>\ndef g():\n    return "
       "\"<b>\"\n\ng()\n</parameter>\n</function>\n</tool_call>",
       "f({\"code\":\"def g():\\n    return \\\"<b>\\\"\\n\\ng()\"})", 0 },
+    /* Without the mark that ends a value; within a line, the next one is text. */
+    { "qwen3-coder",
+      "<tool_call>\n<function=get_weather>\n<parameter=city>\nx\n<parameter=days>\n3\n</function>\n</"
+      "tool_call>",
+      "get_weather({\"city\":\"x\",\"days\":3})", 0 },
+    { "qwen3-coder",
+      "<tool_call>\n<function=f>\n<parameter=a>\n<parameter=b>\n\n</parameter>\n<parameter=c>\n1\n\n</"
+      "function>\n</"
+      "tool_call>",
+      "f({\"a\":\"\",\"b\":\"\",\"c\":1})", 0 },
+    { "qwen3-coder",
+      "<tool_call>\n<function=get_weather>\n<parameter=city>\na <parameter=b> or\n "
+      "</function>\n</parameter>\n</function>\n</tool_call>",
+      "get_weather({\"city\":\"a <parameter=b> or\\n </function>\"})", 0 },
     { "seed-oss",
       "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>",
       "f({\"a\":1})", 0 },
@@ -470,7 +489,7 @@ static const struct {
     { "hermes", "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>", NULL, 0 },
     { "hermes", "{\"name\": \"f\", \"arguments\": {}}", NULL, 0 }, /* another family's form */
     { "qwen3-coder", "<tool_call>\n<function=other>\n</function>\n</tool_call>", NULL, 0 },
-    { "qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</function>", NULL, 0 },
+    { "qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a>\n1</function>", NULL, 0 },
     { "glm-4.5", "<tool_call>f<arg_key>a</arg_key></tool_call>", NULL, 0 },
     { "glm-4.5",
       "<tool_call>get_weather\n<arg_key>days</arg_key><arg_value>1</arg_value><arg_key>days</"

@@ -392,16 +392,6 @@ static enum progress parse_python(struct tutti_tool_parser *p, const char *text,
 
 /* ---- marks and names ---- */
 
-enum match { MATCH_YES, MATCH_NO, MATCH_LATER };
-
-static enum match match_mark(const char *mark, const char *text, size_t n_bytes)
-{
-    size_t n = strlen(mark), n_same = n < n_bytes ? n : n_bytes;
-    if (memcmp(text, mark, n_same) != 0)
-        return MATCH_NO;
-    return n_same < n ? MATCH_LATER : MATCH_YES;
-}
-
 static enum progress parse_mark(struct tutti_tool_parser *p, const struct call_step *step, const char *text,
                                 size_t n_bytes)
 {
