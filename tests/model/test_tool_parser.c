@@ -18,6 +18,13 @@ static const char TOOLS[] =
     "\"properties\": {\"city\": {\"type\": \"string\"}, \"days\": {\"type\": \"integer\"}, "
     "\"note\": {\"type\": [\"string\", \"null\"]}, \"unit\": {\"enum\": [\"C\", \"F\"]}, "
     "\"maybe\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}}}}},"
+    /* as Pydantic and OpenAPI describe what refers to itself, and what extends a base */
+    " {\"name\": \"node\", \"parameters\": {\"$ref\": \"#/$defs/Node\", \"$defs\": {"
+    "\"Node\": {\"allOf\": [{\"$ref\": \"#/$defs/Base\"}, {\"properties\": {\"zip\": {\"minLength\": 2}, "
+    "\"child\": {\"anyOf\": [{\"$ref\": \"#/$defs/Node\"}, {\"type\": \"null\"}]}, "
+    "\"mixed\": {\"type\": [\"string\", \"integer\"]}, \"code\": {\"$ref\": "
+    "\"#/$defs/Base/properties/zip\"}}}]}, "
+    "\"Base\": {\"type\": \"object\", \"properties\": {\"zip\": {\"type\": \"string\"}}}}}},"
     " {\"name\": \"g\"}]";
 
 static tutti_tool_parser *parser_new(void)
@@ -410,6 +417,12 @@ static const struct {
     { "seed-oss",
       "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>",
       "f({\"a\":1})", 0 },
+    /* The schema of a value is found through $ref and allOf. */
+    { "qwen3-coder",
+      "<tool_call>\n<function=node>\n<parameter=zip>\n12345\n</parameter>\n<parameter=code>\ntrue\n</"
+      "parameter>\n"
+      "<parameter=mixed>\n7\n</parameter>\n<parameter=child>\nNone\n</parameter>\n</function>\n</tool_call>",
+      "node({\"zip\":\"12345\",\"code\":\"true\",\"mixed\":7,\"child\":null})", 0 },
     { "glm-4.5",
       "Let me "
       "see.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>北京</arg_value>\n<arg_key>days</"
@@ -494,6 +507,10 @@ static const struct {
     { "glm-4.5",
       "<tool_call>get_weather\n<arg_key>days</arg_key><arg_value>1</arg_value><arg_key>days</"
       "arg_key><arg_value>1</"
+      "arg_value></tool_call>",
+      NULL, 0 },
+    { "glm-4.5",
+      "<tool_call>node<arg_key>zip</arg_key><arg_value>1</arg_value><arg_key>zip</arg_key><arg_value>1</"
       "arg_value></tool_call>",
       NULL, 0 },
     { "pythonic", "[f(1)]", NULL, 0 },

@@ -16,7 +16,10 @@ unsigned call_schema_types(const json_t *root, const json_t *schema);
  * schema does not tell. */
 const json_t *call_schema_below(const json_t *root, const json_t *schema, const char *name);
 
-/* The types that a tool's schema allows for one argument. parameters: the schema of all arguments; NULL: none. */
+/* Whether a tool's schema has an argument of this name. parameters: the schema of all arguments; NULL: none. */
+bool call_value_is_listed(const json_t *parameters, const char *name);
+
+/* The types that a tool's schema allows for one argument. */
 unsigned call_value_types(const json_t *parameters, const char *name);
 
 /* JSON or a literal of Python, else a text. may_be_text: the schema allows a text too, so digits that begin with
