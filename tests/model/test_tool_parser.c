@@ -439,6 +439,16 @@ static const struct {
       "<arg_key>unit</arg_key><arg_value>C</arg_value><arg_key>maybe</arg_key><arg_value>null</arg_value></"
       "tool_call>",
       "get_weather({\"city\":\"12\",\"note\":null,\"unit\":\"C\",\"maybe\":null})", 0 },
+    /* Where a text is allowed, of Python only its words are read. */
+    { "glm-4.5",
+      "<tool_call>f<arg_key>a</arg_key><arg_value>1_000</arg_value><arg_key>b</arg_key><arg_value>'x' "
+      "'y'</arg_value>"
+      "<arg_key>c</arg_key><arg_value>False</arg_value></tool_call>",
+      "f({\"a\":\"1_000\",\"b\":\"'x' 'y'\",\"c\":false})", 0 },
+    { "glm-4.5",
+      "<tool_call>node<arg_key>mixed</arg_key><arg_value>'x'</arg_value><arg_key>child</arg_key>"
+      "<arg_value>{'zip': None}</arg_value></tool_call>",
+      "node({\"mixed\":\"'x'\",\"child\":{\"zip\":null}})", 0 },
     { "glm-4", "get_weather\n{\"city\": \"Paris\"}", "get_weather({\"city\":\"Paris\"})", 0 },
     { "llama-3", "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "f({\"a\":1})", 0 },
     { "llama-3",

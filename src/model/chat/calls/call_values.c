@@ -199,21 +199,21 @@ static json_t *parse_literal(const char *text, size_t n_bytes)
     return value;
 }
 
-/* "007": no JSON and no Python, but the reader of literals takes it. */
-static bool is_zero_led(const char *text, size_t n_bytes)
+/* What chat templates print of JSON's words: models write them as well. */
+static bool is_python_word(const char *text, size_t n_bytes)
 {
-    size_t n = 0;
-    while (n < n_bytes && text[n] >= '0' && text[n] <= '9')
-        n++;
-    return n > 1 && n == n_bytes && *text == '0';
+    static const char *const WORDS[] = { "True", "False", "None" };
+    bool is_word = false;
+    for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
+        is_word = is_word || (strlen(WORDS[i]) == n_bytes && memcmp(WORDS[i], text, n_bytes) == 0);
+    return is_word;
 }
 
 json_t *call_value_parse(const char *text, size_t n_bytes, bool may_be_text)
 {
-    if (may_be_text && is_zero_led(text, n_bytes))
-        return json_stringn(text, n_bytes);
     json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
-    value = value ? value : parse_literal(text, n_bytes);
+    if (!value && (!may_be_text || is_python_word(text, n_bytes)))
+        value = parse_literal(text, n_bytes);
     return value ? value : json_stringn(text, n_bytes);
 }
 

@@ -22,8 +22,8 @@ bool call_value_is_listed(const json_t *parameters, const char *name);
 /* The types that a tool's schema allows for one argument. */
 unsigned call_value_types(const json_t *parameters, const char *name);
 
-/* JSON or a literal of Python, else a text. may_be_text: the schema allows a text too, so digits that begin with
- * 0 are one (a postcode) and not a number. NULL: no UTF-8, or out of memory. */
+/* JSON or a literal of Python, else a text. may_be_text: the schema allows a text too, so of Python only True,
+ * False and None are read. NULL: no UTF-8, or out of memory. */
 json_t *call_value_parse(const char *text, size_t n_bytes, bool may_be_text);
 
 /* Whether the text is JSON with integers beyond 64 bits. A json_t cannot hold them, so such JSON is passed on
