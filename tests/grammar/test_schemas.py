@@ -49,6 +49,10 @@ ACCEPTED = [
     ({"type": "number", "minimum": 0.25, "maximum": 1}, ['0.25', '0.999', '1', '0.5'], ['0.24', '1.1', '1.000001', '2', '0.2', '.5']),
     ({"type": "number", "exclusiveMinimum": 2, "maximum": 10}, ['2.5', '10', '9.999', '3'], ['2', '2.0', '10.5', '11']),
     ({"type": "number"}, ['0', '-1.5', '1e5', '2.5E-10', '123456789'], ['01', '1.', '+1', '.1', '1e', 'NaN', '1e500']),
+    # The format of a number, alone and merged
+    *[({**schema, "$defs": {"Byte": {"type": "integer", "format": "uint8"}}}, ['4', '254'], ['256', '300', '-2', '3']) for schema in (
+        {"type": "integer", "format": "uint8", "multipleOf": 2}, {"$ref": "#/$defs/Byte", "multipleOf": 2}, {"allOf": [{"$ref": "#/$defs/Byte"}, {"multipleOf": 2}]},
+        {"type": "integer", "format": "uint8", "not": {"const": 3}}, {"allOf": [{"type": "integer", "format": "int16"}, {"$ref": "#/$defs/Byte", "not": {"const": 3}}]})],
     ({"type": "string", "minLength": 2, "maxLength": 3}, ['"ab"', '"äö€"', '"\\n\\""', '"𝄞𝄞"'], ['"a"', '"abcd"', '"a\nb"', '"\\x"']),
     ({"type": "string"}, ['""', '"\\u00e9"', '"\\ud834\\udd1e"', '"é"'], ['"\\ud834"', '"\\udd1e"', '"\\u0000"', '"\t"', '"a']),
     ({"type": "string", "pattern": "^\\d+-[a-c]?$"}, ['"12-"', '"0-b"'], ['"-"', '"1-d"', '"x1-"', '"1-b "']),
