@@ -79,6 +79,15 @@ void schema_leave(struct schema_reader *r, size_t n_path)
     r->path[n_path] = '\0';
 }
 
+int32_t schema_note_nothing(struct schema_reader *r, int32_t node)
+{
+    struct syntax *s = r->out;
+    bool is_known = r->status == TUTTI_OK && node >= 0 && !s->is_full;
+    if (is_known && !r->is_raw && !*s->nothing && s->nodes[node].kind == NODE_CHOICE && s->nodes[node].n == 0)
+        snprintf(s->nothing, sizeof s->nothing, "%s", r->path);
+    return node;
+}
+
 /* ---- pieces ---- */
 
 int32_t schema_share(struct schema_reader *r, int32_t node)
@@ -305,7 +314,7 @@ int32_t schema_value(struct schema_reader *r, const json_t *schema)
         return -1;
     if (++r->depth > MAX_SCHEMA_DEPTH)
         return schema_fail(r, "schemas nest deeper than %d levels", MAX_SCHEMA_DEPTH);
-    int32_t node = of_object(r, schema);
+    int32_t node = schema_note_nothing(r, of_object(r, schema));
     r->depth--;
     return node;
 }
