@@ -565,10 +565,16 @@ enum tutti_status automaton_new(struct automaton **out, struct syntax *syntax, s
         prune(a);
         a->start = d.starts[syntax->root];
         if (a->first_edge[a->start] == a->first_edge[a->start + 1])
-            st = error_set_param(
-                err, TUTTI_E_ARGUMENT, "grammar",
-                "the grammar admits no finite text, or none with at most %d rules within each other",
-                MAX_STACK_DEPTH);
+            st = *syntax->nothing
+                     ? error_set_param(
+                           err, TUTTI_E_ARGUMENT, "grammar",
+                           "the grammar admits no finite text: by the JSON schema, at %s, no value "
+                           "is valid, or none that can be described",
+                           syntax->nothing)
+                     : error_set_param(err, TUTTI_E_ARGUMENT, "grammar",
+                                       "the grammar admits no finite text, or none with at most %d rules "
+                                       "within each other",
+                                       MAX_STACK_DEPTH);
     }
     if (st == TUTTI_OK)
         st = refuse_left_recursion(a, &d, err);

@@ -55,7 +55,8 @@ struct syntax {
     struct buf bytes;
     size_t n_nodes, n_children, n_ranges, n_rules;
     size_t nodes_room, children_room, ranges_room, rules_room;
-    int32_t root; /* a rule */
+    int32_t root;      /* a rule */
+    char nothing[200]; /* path of the first schema that no text matches; "": none */
     bool is_full, has_no_memory;
     struct budget *budget; /* set by the owner before anything else */
     size_t bytes_taken;    /* from the budget */

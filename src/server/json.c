@@ -2,6 +2,7 @@
 
 #include "base/json/json_field.h"
 #include "base/json/json_print.h"
+#include "base/json/json_wide.h"
 #include "base/limits.h"
 
 #include <math.h>
@@ -172,13 +173,13 @@ enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes, stru
             "the JSON has too many values: %zu bytes of it would take more than %d MiB of memory", n_bytes,
             LIMIT_JSON_TREE_BYTES / (1024 * 1024));
     json_error_t at;
-    json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &at);
+    json_t *value = json_load_wide(text, n_bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &at);
     if (!value && at.text[0] == '\0') /* jansson has a text for every other error */
         return error_set(err, TUTTI_E_MEMORY, "out of memory");
     if (!value)
         return error_set(err, TUTTI_E_ARGUMENT, "the body is not %s: line %d, column %d: %s",
                          json_error_code(&at) == json_error_numeric_overflow
-                             ? "supported JSON (integers from -2^63 to 2^63 - 1, other numbers as double)"
+                             ? "supported JSON (numbers from -1.8e308 to 1.8e308)"
                              : "valid JSON",
                          at.line, at.column, at.text);
     enum tutti_status st = check_zeros(value, text, n_bytes, err);

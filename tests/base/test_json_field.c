@@ -1,13 +1,17 @@
 /* Tests of src/base/json/json_field. */
 #include "base/json/json_field.h"
+#include "base/json/json_print.h"
+#include "base/json/json_wide.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 static const char TEXT[] = "{\"object\": {}, \"list\": [1], \"string\": \"x\", \"int\": 7, \"number\": 1.5, "
+                           "\"large\": -1e20, "
                            "\"yes\": true, \"no\": false, \"null\": null, \"empty\": []}";
 
 static int parse(void **state)
@@ -43,6 +47,7 @@ static void each_kind_accepts_its_values_only(void **state)
         { "string", 1U << JSON_KIND_STRING, "a string" },
         { "int", 1U << JSON_KIND_INT | 1U << JSON_KIND_NUMBER, "an integer" },
         { "number", 1U << JSON_KIND_NUMBER, "a number" },
+        { "large", 1U << JSON_KIND_NUMBER, "a number beyond 64 bits" },
         { "yes", 1U << JSON_KIND_BOOL, "true" },
         { "no", 1U << JSON_KIND_BOOL, "false" },
         { "null", 0, "null" },
@@ -111,6 +116,38 @@ static void fields_of_files_are_read(void **state)
     assert_string_equal(err.text, "list[2]: an empty list, expected an object");
 }
 
+/* Of a text that has an integer beyond 64 bits, all others keep their digits. */
+static void integers_beyond_64_bits_become_reals(void **state)
+{
+    static const struct {
+        const char *text, *read; /* NULL: it is refused */
+    } CASES[] = {
+        { "[9223372036854775807, 9223372036854775808, -9223372036854775808, -9223372036854775809]",
+          "[9223372036854775807,9.223372036854776e18,-9223372036854775808,-9.223372036854776e18]" },
+        { "{\"18446744073709551616\": \"a\\\"18446744073709551616\", \"b\": 18446744073709551616}",
+          "{\"18446744073709551616\":\"a\\\"18446744073709551616\",\"b\":1.8446744073709552e19}" },
+        { "[18446744073709551616.5, 18446744073709551616e1, 1e00000000000000000001, "
+          "0.18446744073709551616, 100000000000000000000]",
+          "[1.8446744073709552e19,1.844674407370955e20,10.0,0.1844674407370955,1e20]" },
+        { "18446744073709551616", "1.8446744073709552e19" },
+        { "[018446744073709551616]", NULL },
+        { "{\"a\": 18446744073709551616, \"a\": 1}", NULL },
+        { "[1e999]", NULL },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        json_error_t why;
+        json_t *value = json_load_wide(CASES[i].text, strlen(CASES[i].text),
+                                       JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+        char *read = value ? json_print(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+        assert_int_equal(!read, !CASES[i].read);
+        if (read)
+            assert_string_equal(read, CASES[i].read);
+        free(read);
+        json_decref(value);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -118,6 +155,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(each_kind_accepts_its_values_only, parse, clear),
         cmocka_unit_test_setup_teardown(a_part_names_its_field, parse, clear),
         cmocka_unit_test(ranges_are_inclusive),
+        cmocka_unit_test(integers_beyond_64_bits_become_reals),
         cmocka_unit_test_setup_teardown(fields_of_files_are_read, parse, clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

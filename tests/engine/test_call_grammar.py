@@ -41,7 +41,7 @@ def probe():
 
 def leaf(rng):
     return rng.choice([
-        {"type": "string"}, {"type": "string", "enum": ["a", "b c", "quote\"s", "it's", "line\nbreak", "ü 你好 😀", "</tag>", "<|x|>", ""]},
+        {"type": "string"}, {"type": "string", "enum": ["a", "b c", "quote\"s", "it's", "line\nbreak", "ü 你好 😀", "</tag>", "<parameter=y>", "a\n</function>", "<|x|>", ""]},
         {"type": "string", "minLength": 2, "maxLength": 5}, {"type": "string", "pattern": "^[a-z<>/|]{1,4}$"}, {"type": "string", "format": "date"},
         {"const": "only"}, {"enum": ["null", "true", "1", "{}"]}, {"type": ["string", "null"]}, {"type": ["string", "null"], "pattern": "^nul"},
         {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]}, {"type": ["string", "integer"]}, {"enum": [1, "x", None, True, [1, "<a>"]]},

@@ -43,9 +43,16 @@ ACCEPTED = [
     ({"type": "integer", "exclusiveMaximum": 2**53 + 1}, ['9007199254740991'], ['9007199254740993']),
     ({"type": "integer", "not": {"enum": [2**53 + 1, 4]}}, ['5'], ['9007199254740993', '4']),
     ({"enum": [2**53 + 1, 5], "maximum": 2**53}, ['5'], ['9007199254740993']),
+    # and others that 64 bits cannot hold
+    ({"type": "integer", "maximum": 2**64 - 1, "minimum": 0}, ['0', '9999999999999999'], ['-1']),
+    ({"enum": [2**64, 2**63 - 1]}, ['1.8446744073709552e19', '9223372036854775807'], ['9223372036854775808']),
     ({"type": "number", "minimum": 0.25, "maximum": 1}, ['0.25', '0.999', '1', '0.5'], ['0.24', '1.1', '1.000001', '2', '0.2', '.5']),
     ({"type": "number", "exclusiveMinimum": 2, "maximum": 10}, ['2.5', '10', '9.999', '3'], ['2', '2.0', '10.5', '11']),
     ({"type": "number"}, ['0', '-1.5', '1e5', '2.5E-10', '123456789'], ['01', '1.', '+1', '.1', '1e', 'NaN', '1e500']),
+    # The format of a number, alone and merged
+    *[({**schema, "$defs": {"Byte": {"type": "integer", "format": "uint8"}}}, ['4', '254'], ['256', '300', '-2', '3']) for schema in (
+        {"type": "integer", "format": "uint8", "multipleOf": 2}, {"$ref": "#/$defs/Byte", "multipleOf": 2}, {"allOf": [{"$ref": "#/$defs/Byte"}, {"multipleOf": 2}]},
+        {"type": "integer", "format": "uint8", "not": {"const": 3}}, {"allOf": [{"type": "integer", "format": "int16"}, {"$ref": "#/$defs/Byte", "not": {"const": 3}}]})],
     ({"type": "string", "minLength": 2, "maxLength": 3}, ['"ab"', '"äö€"', '"\\n\\""', '"𝄞𝄞"'], ['"a"', '"abcd"', '"a\nb"', '"\\x"']),
     ({"type": "string"}, ['""', '"\\u00e9"', '"\\ud834\\udd1e"', '"é"'], ['"\\ud834"', '"\\udd1e"', '"\\u0000"', '"\t"', '"a']),
     ({"type": "string", "pattern": "^\\d+-[a-c]?$"}, ['"12-"', '"0-b"'], ['"-"', '"1-d"', '"x1-"', '"1-b "']),
@@ -201,7 +208,8 @@ WRONG = [
     ('{"not": {}}', "no finite text"),
     ('{"not": [{"pattern": 5}]}', "must be an object, true or false"),
     ('{"not": {"multipleOf": 3}}', "cannot be enforced"),
-    ('{"oneOf": [{"type": "integer"}, {"type": "number"}]}', "no finite text"),
+    ('{"oneOf": [{"type": "integer"}, {"type": "number"}]}', "no finite text: by the JSON schema, at $, no value is valid, or none that can be described"),
+    ('{"properties": {"a": {"$ref": "#/$defs/b"}}, "required": ["a"], "$defs": {"b": {"pattern": "^[]a]$"}}}', "by the JSON schema, at #/$defs/b, no value"),
     ('{"patternProperties": {"(": {}}}', "no closing )"),
     ('{"patternProperties": []}', "patternProperties must be"),
     ('{"type": "array", "uniqueItems": true, "minItems": 2, "items": {"type": "object"}}', "listed values, strings or numbers"),

@@ -18,6 +18,13 @@ static const char TOOLS[] =
     "\"properties\": {\"city\": {\"type\": \"string\"}, \"days\": {\"type\": \"integer\"}, "
     "\"note\": {\"type\": [\"string\", \"null\"]}, \"unit\": {\"enum\": [\"C\", \"F\"]}, "
     "\"maybe\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}}}}},"
+    /* as Pydantic and OpenAPI describe what refers to itself, and what extends a base */
+    " {\"name\": \"node\", \"parameters\": {\"$ref\": \"#/$defs/Node\", \"$defs\": {"
+    "\"Node\": {\"allOf\": [{\"$ref\": \"#/$defs/Base\"}, {\"properties\": {\"zip\": {\"minLength\": 2}, "
+    "\"child\": {\"anyOf\": [{\"$ref\": \"#/$defs/Node\"}, {\"type\": \"null\"}]}, "
+    "\"mixed\": {\"type\": [\"string\", \"integer\"]}, \"code\": {\"$ref\": "
+    "\"#/$defs/Base/properties/zip\"}}}]}, "
+    "\"Base\": {\"type\": \"object\", \"properties\": {\"zip\": {\"type\": \"string\"}}}}}},"
     " {\"name\": \"g\"}]";
 
 static tutti_tool_parser *parser_new(void)
@@ -173,6 +180,9 @@ static void values_without_quotes_are_streamed(void **state)
           "\n</parameter>\n</function>\n</tool_call>", "{\"city\":\"Paris and more\"}", 14 },
         { "qwen3-coder", "<function=get_weather><parameter=city>", "a</param\n\n</parameterr\n",
           "\n</parameter></function>", "{\"city\":\"a</param\\n\\n</parameterr\\n\"}", 7 },
+        { "qwen3-coder", "<function=get_weather><parameter=city>\n", "a\n<parameter\n </function>\n</par",
+          "\n<parameter=days>\n3\n</function>",
+          "{\"city\":\"a\\n<parameter\\n </function>\\n</par\",\"days\":3}", 10 },
         { "qwen3-coder", "<function=get_weather><parameter=city>", "\n", "</parameter></function>",
           "{\"city\":\"\"}", 2 },
         { "qwen3-coder", "<function=get_weather><parameter=city>", "", "</parameter></function>",
@@ -225,6 +235,8 @@ static void long_answers_are_read_once(void **state)
         { "<tool_call>get_weather<arg_key>city</arg_key><arg_value>", "text %d </arg_value",
           "</arg_value><arg_key>z</arg_key><arg_value>[1]</arg_value></tool_call>",
           "get_weather({\"city\":\"text 0 </arg_valuetext 1 ", true, true },
+        { "<tool_call><function=f>", "<parameter=a%d>\n1\n", "<parameter=z>\n[1]\n</function></tool_call>",
+          "f({\"a0\":1,\"a1\":1,", true, true },
         { "{\"name\": \"", "aaaaaaa%d", "", "", false, false }, /* too long for a name */
         { "<tool_call>", "       %d", "", "", false, false },
         { "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "text %d ", "", "f({})", false,
@@ -388,9 +400,29 @@ static const struct {
       "<tool_call>\n<function=f>\n<parameter=code>\ndef g():\n    return "
       "\"<b>\"\n\ng()\n</parameter>\n</function>\n</tool_call>",
       "f({\"code\":\"def g():\\n    return \\\"<b>\\\"\\n\\ng()\"})", 0 },
+    /* Without the mark that ends a value; within a line, the next one is text. */
+    { "qwen3-coder",
+      "<tool_call>\n<function=get_weather>\n<parameter=city>\nx\n<parameter=days>\n3\n</function>\n</"
+      "tool_call>",
+      "get_weather({\"city\":\"x\",\"days\":3})", 0 },
+    { "qwen3-coder",
+      "<tool_call>\n<function=f>\n<parameter=a>\n<parameter=b>\n\n</parameter>\n<parameter=c>\n1\n\n</"
+      "function>\n</"
+      "tool_call>",
+      "f({\"a\":\"\",\"b\":\"\",\"c\":1})", 0 },
+    { "qwen3-coder",
+      "<tool_call>\n<function=get_weather>\n<parameter=city>\na <parameter=b> or\n "
+      "</function>\n</parameter>\n</function>\n</tool_call>",
+      "get_weather({\"city\":\"a <parameter=b> or\\n </function>\"})", 0 },
     { "seed-oss",
       "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>",
       "f({\"a\":1})", 0 },
+    /* The schema of a value is found through $ref and allOf. */
+    { "qwen3-coder",
+      "<tool_call>\n<function=node>\n<parameter=zip>\n12345\n</parameter>\n<parameter=code>\ntrue\n</"
+      "parameter>\n"
+      "<parameter=mixed>\n7\n</parameter>\n<parameter=child>\nNone\n</parameter>\n</function>\n</tool_call>",
+      "node({\"zip\":\"12345\",\"code\":\"true\",\"mixed\":7,\"child\":null})", 0 },
     { "glm-4.5",
       "Let me "
       "see.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>北京</arg_value>\n<arg_key>days</"
@@ -407,6 +439,16 @@ static const struct {
       "<arg_key>unit</arg_key><arg_value>C</arg_value><arg_key>maybe</arg_key><arg_value>null</arg_value></"
       "tool_call>",
       "get_weather({\"city\":\"12\",\"note\":null,\"unit\":\"C\",\"maybe\":null})", 0 },
+    /* Where a text is allowed, of Python only its words are read. */
+    { "glm-4.5",
+      "<tool_call>f<arg_key>a</arg_key><arg_value>1_000</arg_value><arg_key>b</arg_key><arg_value>'x' "
+      "'y'</arg_value>"
+      "<arg_key>c</arg_key><arg_value>False</arg_value></tool_call>",
+      "f({\"a\":\"1_000\",\"b\":\"'x' 'y'\",\"c\":false})", 0 },
+    { "glm-4.5",
+      "<tool_call>node<arg_key>mixed</arg_key><arg_value>'x'</arg_value><arg_key>child</arg_key>"
+      "<arg_value>{'zip': None}</arg_value></tool_call>",
+      "node({\"mixed\":\"'x'\",\"child\":{\"zip\":null}})", 0 },
     { "glm-4", "get_weather\n{\"city\": \"Paris\"}", "get_weather({\"city\":\"Paris\"})", 0 },
     { "llama-3", "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "f({\"a\":1})", 0 },
     { "llama-3",
@@ -470,11 +512,15 @@ static const struct {
     { "hermes", "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>", NULL, 0 },
     { "hermes", "{\"name\": \"f\", \"arguments\": {}}", NULL, 0 }, /* another family's form */
     { "qwen3-coder", "<tool_call>\n<function=other>\n</function>\n</tool_call>", NULL, 0 },
-    { "qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</function>", NULL, 0 },
+    { "qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a>\n1</function>", NULL, 0 },
     { "glm-4.5", "<tool_call>f<arg_key>a</arg_key></tool_call>", NULL, 0 },
     { "glm-4.5",
       "<tool_call>get_weather\n<arg_key>days</arg_key><arg_value>1</arg_value><arg_key>days</"
       "arg_key><arg_value>1</"
+      "arg_value></tool_call>",
+      NULL, 0 },
+    { "glm-4.5",
+      "<tool_call>node<arg_key>zip</arg_key><arg_value>1</arg_value><arg_key>zip</arg_key><arg_value>1</"
       "arg_value></tool_call>",
       NULL, 0 },
     { "pythonic", "[f(1)]", NULL, 0 },

@@ -383,7 +383,8 @@ def test_a_prompt_beyond_the_context_is_told_both_figures(server):
 @pytest.mark.parametrize("body, words", [
     (b"{\"messages\": [}", "line 1"),
     (b"{\n\"a\": tru}", "line 2"),
-    (b"{\"seed\": 18446744073709551615}", "integers from -2^63"),
+    (b"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"seed\": 18446744073709551615}", "seed must be an integer, found a number beyond 64 bits"),
+    (b"{\"temperature\": 1e999}", "numbers from -1.8e308"),
     (b"", ""),
     (b"[]", "object"),
     (b"{\"a\": \"\xff\"}", ""),

@@ -205,8 +205,14 @@ def test_large_and_odd_requests_are_answered(mock):
     ("qwen3-coder", "<tool_call><function=f><parameter=wei>\n10000000000000000000000\n</parameter></function></tool_call>")])
 def test_a_call_with_an_integer_beyond_64_bits_keeps_its_arguments(form, call):
     with mock_model(MOCK_TOOL_FORM=form) as url:
-        reply = ask(url.removesuffix("/v1/chat/completions"), messages=[user({"type": "text", "text": call})], max_tokens=99, tools=[TOOL]).json()
+        tool = {**TOOL, "input_schema": {"type": "object", "properties": {"wei": {"type": "integer", "maximum": 2**256}}}}
+        first = {"messages": [user({"type": "text", "text": call})], "max_tokens": 99, "tools": [tool]}
+        reply = ask(url.removesuffix("/v1/chat/completions"), **first).json()
         assert reply["stop_reason"] == "tool_use" and reply["content"][-1]["input"] == {"wei": 10**22}, reply
+        made = {**reply["content"][-1], "input": {"wei": 10**22}}  # as JavaScript prints it, up to 1e21
+        result = user({"type": "tool_result", "tool_use_id": made["id"], "content": "paid"})
+        again = ask(url.removesuffix("/v1/chat/completions"), **{**first, "messages": [*first["messages"], assistant(made), result]})
+        assert again.status_code == 200, again.text
         body = {"model": "mock", "messages": [{"role": "user", "content": call}], "tools": [{"type": "function", "function": {"name": "f"}}]}
         choice = requests.post(url, json=body, timeout=PATIENCE).json()["choices"][0]
         assert choice["finish_reason"] == "tool_calls"

@@ -364,8 +364,8 @@ int32_t call_parts_value(struct call_parts *p, int tool, int way, int argument, 
     /* A mark before the value that only parsers take would be one within it, too. */
     bool has_other = step > p->writer->form->steps && step[-1].op == CALL_IF &&
                      step[-1].writing == WRITE_NEVER;
-    const struct schema_text text = { .end = step->text,
-                                      .other = has_other ? step[-1].text : NULL,
+    const struct schema_text text = { .marks = { step->text, has_other ? step[-1].text : step->next[0],
+                                                 has_other ? NULL : step->next[1] },
                                       .may_be_null = may_be_null && step->op != CALL_TEXT };
     if (tool_at(p, tool)->is_loose && (step->op == CALL_TEXT || !p->has_text))
         return with_end(p, schema_argument_text(p->texts, NULL, &text), step);

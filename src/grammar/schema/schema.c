@@ -2,6 +2,7 @@
 #include "grammar/schema/schema_reader.h"
 
 #include "base/containers/array.h"
+#include "base/json/json_wide.h"
 #include "base/limits.h"
 #include "base/utf8.h"
 
@@ -76,6 +77,15 @@ void schema_leave(struct schema_reader *r, size_t n_path)
 {
     r->n_path = n_path;
     r->path[n_path] = '\0';
+}
+
+int32_t schema_note_nothing(struct schema_reader *r, int32_t node)
+{
+    struct syntax *s = r->out;
+    bool is_known = r->status == TUTTI_OK && node >= 0 && !s->is_full;
+    if (is_known && !r->is_raw && !*s->nothing && s->nodes[node].kind == NODE_CHOICE && s->nodes[node].n == 0)
+        snprintf(s->nothing, sizeof s->nothing, "%s", r->path);
+    return node;
 }
 
 /* ---- pieces ---- */
@@ -304,7 +314,7 @@ int32_t schema_value(struct schema_reader *r, const json_t *schema)
         return -1;
     if (++r->depth > MAX_SCHEMA_DEPTH)
         return schema_fail(r, "schemas nest deeper than %d levels", MAX_SCHEMA_DEPTH);
-    int32_t node = of_object(r, schema);
+    int32_t node = schema_note_nothing(r, of_object(r, schema));
     r->depth--;
     return node;
 }
@@ -392,7 +402,7 @@ json_t *schema_parse(struct schema_reader *r, const char *text, size_t n_bytes)
     }
     if (!schema_take_bytes(r, n_bytes_of_values) || !schema_spend(r, n_bytes))
         return NULL;
-    json_t *value = json_loadb(text, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &at);
+    json_t *value = json_load_wide(text, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &at);
     if (!value)
         r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "response_format",
                                     "the JSON schema is not valid JSON: line %d, column %d: %s", at.line,

@@ -126,10 +126,11 @@ static int32_t texts_of(struct schema_reader *r, const json_t *schema, bool may_
 
 int32_t schema_argument_text(struct schema_reader *r, const json_t *schema, const struct schema_text *text)
 {
-    int32_t ways[] = { texts_of(r, schema, text->may_be_null), clean_text(r),
-                       regex_not(r, containing(r, text->end)),
-                       text->other ? regex_not(r, containing(r, text->other)) : regex_any(r) };
-    return regex_node(r, regex_and(r, ways, 4));
+    int32_t terms[2 + SCHEMA_MAX_MARKS] = { texts_of(r, schema, text->may_be_null), clean_text(r) };
+    size_t n = 2;
+    for (size_t i = 0; i < SCHEMA_MAX_MARKS && text->marks[i]; i++)
+        terms[n++] = regex_not(r, containing(r, text->marks[i]));
+    return regex_node(r, regex_and(r, terms, n));
 }
 
 int32_t schema_argument_name(struct schema_reader *r, const struct schema_arguments *listed, bool is_plain)

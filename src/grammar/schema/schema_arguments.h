@@ -36,10 +36,12 @@ int32_t schema_argument_value(struct schema_reader *r, const json_t *schema);
 /* The schema of null where a schema allows it, else of nothing. NULL: error. */
 const json_t *schema_null_of(struct schema_reader *r, const json_t *schema);
 
-/* For readers of plain text (is_raw). The text of a string without quotes, which does not contain the mark
- * that ends it, nor another text (NULL: none). may_be_null: the text null means the value null. */
+enum { SCHEMA_MAX_MARKS = 3 };
+
+/* For readers of plain text (is_raw). The text of a string without quotes, which contains none of the marks
+ * (NULL: no further one). may_be_null: the text null means the value null. */
 struct schema_text {
-    const char *end, *other;
+    const char *marks[SCHEMA_MAX_MARKS];
     bool may_be_null;
 };
 int32_t schema_argument_text(struct schema_reader *r, const json_t *schema, const struct schema_text *text);

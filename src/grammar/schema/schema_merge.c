@@ -2,53 +2,12 @@
  * and dependent... by multiplying the alternatives. */
 #include "grammar/schema/schema_reader.h"
 
+#include "base/json/json_pointer.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- references ---- */
-
-/* "a~1b%20c" up to the next slash: the key that it names. */
-static bool read_pointer_part(const char **at, char *out, size_t room)
-{
-    size_t n = 0;
-    const char *c = *at;
-    for (; *c && *c != '/'; c++) {
-        char byte = *c;
-        if (byte == '%' && c[1] && c[2]) {
-            char digits[3] = { c[1], c[2], '\0' }, *end;
-            byte = (char)strtol(digits, &end, 16);
-            if (*end)
-                return false;
-            c += 2;
-        }
-        if (byte == '~' && (c[1] == '0' || c[1] == '1'))
-            byte = *++c == '0' ? '~' : '/';
-        if (n + 1 == room)
-            return false;
-        out[n++] = byte;
-    }
-    out[n] = '\0';
-    *at = c;
-    return n > 0 || c[-1] == '/';
-}
-
-static const json_t *follow(const json_t *from, const char *pointer)
-{
-    char key[512];
-    while (from && *pointer == '/') {
-        pointer++;
-        if (!read_pointer_part(&pointer, key, sizeof key))
-            return NULL;
-        if (json_is_array(from)) {
-            char *end;
-            unsigned long index = strtoul(key, &end, 10);
-            from = *key && !*end ? json_array_get(from, index) : NULL;
-        } else {
-            from = json_object_get(from, key);
-        }
-    }
-    return *pointer ? NULL : from;
-}
 
 enum { STEPS_OF_REFERENCE = 16 };
 
@@ -61,7 +20,7 @@ const json_t *schema_resolve(struct schema_reader *r, const json_t *ref)
     }
     if (!schema_spend(r, STEPS_OF_REFERENCE + strlen(text)))
         return NULL;
-    const json_t *target = follow(r->root, text + 1);
+    const json_t *target = json_pointer(r->root, text + 1);
     if (!target)
         schema_fail(r, "$ref \"%.100s\" leads nowhere", text);
     return target;

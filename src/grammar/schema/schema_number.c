@@ -140,7 +140,7 @@ static bool read_bound(struct schema_reader *r, const json_t *schema, const char
 }
 
 /* The formats of numbers in OpenAPI; those of strings have no effect on numbers. */
-static void bound_by_format(const json_t *schema, struct schema_bounds *b)
+static void bound_by_format(const char *format, struct schema_bounds *b)
 {
     static const struct {
         const char *name;
@@ -150,7 +150,6 @@ static void bound_by_format(const json_t *schema, struct schema_bounds *b)
         { "uint8", 0, 255 },         { "uint16", 0, 65535 },     { "uint32", 0, 4294967295.0 },
         { "uint", 0, 4294967295.0 }, { "uint64", 0, INFINITY }
     };
-    const char *format = json_string_value(json_object_get(schema, "format"));
     for (size_t i = 0; format && i < sizeof RANGES / sizeof *RANGES; i++) {
         if (strcmp(format, RANGES[i].name))
             continue;
@@ -163,8 +162,11 @@ static void bound_by_format(const json_t *schema, struct schema_bounds *b)
 struct schema_bounds schema_bounds(struct schema_reader *r, const json_t *schema)
 {
     struct schema_bounds b = { -INFINITY, INFINITY, false, false, false };
+    const json_t *format = json_object_get(schema, "format"), *entry; /* a list in merged schemas */
+    size_t i;
     double x;
-    bound_by_format(schema, &b);
+    bound_by_format(json_string_value(format), &b);
+    json_array_foreach(format, i, entry) bound_by_format(json_string_value(entry), &b);
     if (read_bound(r, schema, "minimum", true, &x) && (b.has_any = true) && x > b.low)
         b.low = x;
     if (read_bound(r, schema, "exclusiveMinimum", true, &x) && (b.has_any = true) && x >= b.low)

@@ -86,6 +86,9 @@ bool schema_grow(struct schema_reader *r, void *array, size_t *room, size_t n, s
 size_t schema_enter(struct schema_reader *r, const char *part, const char *name);
 void schema_leave(struct schema_reader *r, size_t n_path);
 
+/* Keeps the path for messages if no text matches this node of the current schema. Returns the node. */
+int32_t schema_note_nothing(struct schema_reader *r, int32_t node);
+
 /* Wraps a node in a rule, to use it in several places. */
 int32_t schema_share(struct schema_reader *r, int32_t node);
 

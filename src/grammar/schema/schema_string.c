@@ -254,7 +254,8 @@ int32_t schema_string_of_term(struct schema_reader *r, int32_t term)
     int32_t rule = key_map_find(&r->strings, key);
     if (term < 0)
         return -1;
-    return rule >= 0 ? syntax_rule(r->out, rule) : add_string(r, key, regex_node(r, term));
+    return rule >= 0 ? syntax_rule(r->out, rule)
+                     : add_string(r, key, schema_note_nothing(r, regex_node(r, term)));
 }
 
 static int32_t string_of_length(struct schema_reader *r, int32_t min, int32_t max)

@@ -68,7 +68,7 @@ static enum tutti_status read_json(json_t **out, const char *text, const char *p
     *out = NULL;
     if (!text)
         return TUTTI_OK;
-    *out = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
+    *out = json_load_wide(text, strlen(text), JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
     if (*out && (is_list ? json_is_array(*out) : json_is_object(*out)))
         return TUTTI_OK;
     return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: %s", param,

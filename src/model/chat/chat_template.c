@@ -145,7 +145,8 @@ static enum tutti_status add_calls(json_t *object, const struct tutti_message *m
 {
     char param[64];
     snprintf(param, sizeof param, "messages[%zu].tool_calls", index);
-    json_t *list = json_loads(m->tool_calls, JSON_ALLOW_NUL, NULL);
+    json_error_t why;
+    json_t *list = json_load_wide(m->tool_calls, strlen(m->tool_calls), JSON_ALLOW_NUL, &why);
     enum tutti_status st = TUTTI_OK;
     if (!json_is_array(list))
         st = error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: expected a list in JSON", param);

@@ -28,10 +28,10 @@ void call_arguments_clear(struct call_arguments *a)
  * JSON, where the last one counts. */
 static bool note_name(struct call_arguments *a, const char *name, const json_t *function)
 {
-    const json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
     if (!a->names)
         a->names = json_object();
-    bool is_again = name && json_object_get(a->names, name) && json_object_get(properties, name);
+    bool is_again = name && json_object_get(a->names, name) &&
+                    call_value_is_listed(json_object_get(function, "parameters"), name);
     return name && !is_again && json_object_set_new(a->names, name, json_true()) == 0;
 }
 

@@ -34,7 +34,7 @@ static const struct call_step QWEN3_CODER[] = {
     { CALL_MARK, "<parameter=", 0 },
     { .op = CALL_PAIRS },
     { CALL_KEY, ">", 0 }, /* 6 */
-    { CALL_LINES, "</parameter>", 1 },
+    { CALL_LINES, "</parameter>", 1, .next = { "<parameter=", "</function>" } },
     { CALL_IF, "<parameter=", 6 },
     { CALL_MARK, "</function>", 0 },
     { CALL_GOTO, NULL, 12 },

@@ -43,14 +43,17 @@ enum call_op {
  * where the vocabulary lacks the special token that the text begins with. */
 enum call_writing { WRITE_EITHER, WRITE_ALWAYS, WRITE_NEVER, WRITE_TOKEN };
 
+enum { CALL_MAX_OPENINGS = 3, CALL_MAX_TRAITS = 2, CALL_MAX_NEXT = 2 };
+
 struct call_step {
     enum call_op op;
     const char *text;
     int to;
     enum call_writing writing;
+    /* Of a CALL_LINES: marks of the following steps. A line that begins with one of these ends the value too,
+     * since models leave text out. They begin with the same byte as text. */
+    const char *next[CALL_MAX_NEXT];
 };
-
-enum { CALL_MAX_OPENINGS = 3, CALL_MAX_TRAITS = 2 };
 
 struct call_form {
     const char *name; /* rows with one name are variants of one form */

@@ -84,6 +84,17 @@ static inline size_t n_without_blanks(const char *text, size_t n_bytes)
     return n_bytes;
 }
 
+enum match { MATCH_YES, MATCH_NO, MATCH_LATER };
+
+/* Whether text begins with mark. MATCH_LATER: it is the beginning of mark. */
+static inline enum match match_mark(const char *mark, const char *text, size_t n_bytes)
+{
+    size_t n = strlen(mark), n_same = n < n_bytes ? n : n_bytes;
+    if (memcmp(text, mark, n_same) != 0)
+        return MATCH_NO;
+    return n_same < n ? MATCH_LATER : MATCH_YES;
+}
+
 /* The tool of the current call. */
 const json_t *call_parser_tool(const struct tutti_tool_parser *p);
 

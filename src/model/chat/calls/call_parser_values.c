@@ -3,17 +3,31 @@
 #include "model/chat/calls/call_parser.h"
 #include "model/chat/calls/call_values.h"
 
-/* Finds a mark from p->searched on. NULL: none; p->searched is then where one may begin. */
-static const char *find_end(struct tutti_tool_parser *p, const char *mark, const char *text, size_t n_bytes)
+/* Whether the step ends at this place of the answer. *n_mark: how many bytes there belong to the step. */
+static enum match match_end(const struct call_step *step, const char *at, size_t n_left, size_t *n_mark)
 {
-    size_t n_mark = strlen(mark), n_left = n_bytes - p->searched;
-    const char *end = memmem(text + p->searched, n_left, mark, n_mark);
-    if (end)
-        return end;
-    size_t n_held = n_left < n_mark ? n_left : n_mark - 1;
-    while (memcmp(text + n_bytes - n_held, mark, n_held) != 0)
-        n_held--;
-    p->searched = n_bytes - n_held;
+    enum match found = match_mark(step->text, at, n_left);
+    *n_mark = found == MATCH_YES ? strlen(step->text) : 0;
+    for (size_t i = 0; i < CALL_MAX_NEXT && step->next[i] && found != MATCH_YES && at[-1] == '\n'; i++) {
+        enum match next = match_mark(step->next[i], at, n_left);
+        found = next == MATCH_NO ? found : next;
+    }
+    return found;
+}
+
+/* Finds what ends the step from p->searched on. NULL: nothing; p->searched is then where it may begin. */
+static const char *find_end(struct tutti_tool_parser *p, const struct call_step *step, const char *text,
+                            size_t n_bytes, size_t *n_mark)
+{
+    const char *at;
+    while ((at = memchr(text + p->searched, *step->text, n_bytes - p->searched))) {
+        p->searched = (size_t)(at - text);
+        enum match found = match_end(step, at, n_bytes - p->searched, n_mark);
+        if (found != MATCH_NO)
+            return found == MATCH_YES ? at : NULL;
+        p->searched++;
+    }
+    p->searched = n_bytes;
     return NULL;
 }
 
@@ -54,13 +68,14 @@ enum progress call_parse_until(struct tutti_tool_parser *p, const struct call_st
         p->is_entered = true;
         p->first = p->searched = p->at;
     }
-    const char *end = find_end(p, step->text, text, n_bytes), *from = text + p->first;
+    size_t n_mark;
+    const char *end = find_end(p, step, text, n_bytes, &n_mark), *from = text + p->first;
     size_t n = (end ? (size_t)(end - text) : p->searched) - p->first;
     if (n > CALL_MAX_NAME)
         return STEP_FAIL;
     if (!end)
         return STEP_WAIT;
-    p->at = (size_t)(end - text) + strlen(step->text);
+    p->at = (size_t)(end - text) + n_mark;
     p->step++;
     if (step->op == CALL_SKIP)
         return STEP_GO;
@@ -112,12 +127,13 @@ enum progress call_parse_value(struct tutti_tool_parser *p, const struct call_st
         p->at += step->op == CALL_LINES && text[p->at] == '\n';
         p->searched = p->at;
     }
-    const char *end = find_end(p, step->text, text, n_bytes), *from = text + p->at;
+    size_t n_mark;
+    const char *end = find_end(p, step, text, n_bytes, &n_mark), *from = text + p->at;
     size_t n = (end ? (size_t)(end - text) : p->searched) - p->at;
     if (step->op == CALL_LINES && n > 0 && from[n - 1] == '\n')
         n--;
     if (end) {
-        p->at = (size_t)(end - text) + strlen(step->text);
+        p->at = (size_t)(end - text) + n_mark;
         p->step++;
         return call_arguments_end_value(&p->arguments, from, n) ? call_parser_give(p, false) : STEP_FAIL;
     }

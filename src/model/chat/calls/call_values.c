@@ -1,10 +1,68 @@
 #include "model/chat/calls/call_values.h"
 
 #include "base/buf.h"
+#include "base/json/json_pointer.h"
 #include "base/json/json_wide.h"
 #include "template/template.h"
 
 #include <string.h>
+
+/* ---- schemas ---- */
+
+/* The schemas that describe one value: the first one, what "$ref" names, and the entries of "allOf", "anyOf" and
+ * "oneOf", in these as well. Those beyond MAX_PARTS are left out. */
+enum { MAX_PARTS = 64 };
+
+struct schema_parts {
+    const json_t *root; /* for "$ref" */
+    struct schema_part {
+        const json_t *schema;
+        bool is_choice; /* an alternative of "anyOf" or "oneOf" */
+    } list[MAX_PARTS];
+    size_t n, at;
+};
+
+static void add_part(struct schema_parts *p, const json_t *schema, bool is_choice)
+{
+    if (p->n < MAX_PARTS)
+        p->list[p->n++] = (struct schema_part){ schema, is_choice };
+}
+
+static void begin_parts(struct schema_parts *p, const json_t *root, const json_t *schema)
+{
+    p->root = root;
+    p->n = p->at = 0;
+    add_part(p, schema, false);
+}
+
+/* Adds the parts that a part consists of. False: none. */
+static bool divide_part(struct schema_parts *p, struct schema_part part)
+{
+    static const char *const LISTS[] = { "allOf", "anyOf", "oneOf" };
+    const char *path = json_string_value(json_object_get(part.schema, "$ref"));
+    const json_t *target = path && *path == '#' ? json_pointer(p->root, path + 1) : NULL;
+    bool is_divided = target;
+    if (target)
+        add_part(p, target, part.is_choice);
+    for (size_t k = 0; k < sizeof LISTS / sizeof *LISTS; k++) {
+        const json_t *list = json_object_get(part.schema, LISTS[k]);
+        size_t n = json_array_size(list);
+        for (size_t i = 0; i < n && p->n < MAX_PARTS; i++)
+            add_part(p, json_array_get(list, i), k > 0);
+        is_divided = is_divided || n > 0;
+    }
+    return is_divided;
+}
+
+/* NULL: there are no more. */
+static const json_t *next_part(struct schema_parts *p)
+{
+    if (p->at == p->n)
+        return NULL;
+    struct schema_part part = p->list[p->at++];
+    divide_part(p, part);
+    return part.schema;
+}
 
 /* ---- types ---- */
 
@@ -19,26 +77,6 @@ static unsigned type_of_word(const json_t *word)
 static unsigned type_of_value(const json_t *value)
 {
     return json_is_string(value) ? CALL_TYPE_TEXT : json_is_null(value) ? CALL_TYPE_NULL : CALL_TYPE_OTHER;
-}
-
-/* The schema that "$ref" names: "#/$defs/NAME" or "#/definitions/NAME". */
-static const json_t *follow_reference(const json_t *root, const json_t *schema)
-{
-    enum { MAX_REFERENCES = 8 };
-    static const char *const PLACES[] = { "$defs", "definitions" };
-    for (int i = 0; i < MAX_REFERENCES; i++) {
-        const char *path = json_string_value(json_object_get(schema, "$ref"));
-        const json_t *target = NULL;
-        for (size_t k = 0; path && k < sizeof PLACES / sizeof *PLACES; k++) {
-            size_t n = strlen(PLACES[k]);
-            if (strncmp(path, "#/", 2) == 0 && strncmp(path + 2, PLACES[k], n) == 0 && path[2 + n] == '/')
-                target = json_object_get(json_object_get(root, PLACES[k]), path + 3 + n);
-        }
-        if (!target)
-            break;
-        schema = target;
-    }
-    return schema;
 }
 
 /* What a schema says without its alternatives. */
@@ -60,54 +98,57 @@ static unsigned own_types(const json_t *schema)
     return types ? types : CALL_TYPE_OTHER | CALL_TYPE_ANY;
 }
 
-static const char *const ALTERNATIVES[] = { "anyOf", "oneOf", "allOf" };
-enum { N_ALTERNATIVES = sizeof ALTERNATIVES / sizeof *ALTERNATIVES, ALL_OF = 2 };
-
-/* The alternatives of a schema; NULL: it has none of this kind. Of "allOf" a single one counts. */
-static const json_t *alternatives(const json_t *schema, size_t kind)
-{
-    const json_t *list = json_object_get(schema, ALTERNATIVES[kind]);
-    return json_is_array(list) && (kind != ALL_OF || json_array_size(list) == 1) ? list : NULL;
-}
-
 unsigned call_schema_types(const json_t *root, const json_t *schema)
 {
-    const json_t *entry;
+    struct schema_parts p;
     unsigned types = 0;
-    size_t i;
-    schema = follow_reference(root, schema);
-    for (size_t k = 0; k < N_ALTERNATIVES && !json_object_get(schema, "type"); k++) {
-        const json_t *list = alternatives(schema, k);
-        json_array_foreach(list, i, entry) types |= own_types(follow_reference(root, entry));
+    begin_parts(&p, root, schema);
+    while (p.at < p.n) {
+        struct schema_part part = p.list[p.at++];
+        unsigned own = own_types(part.schema);
+        if (!(own & CALL_TYPE_ANY) || (!divide_part(&p, part) && part.is_choice))
+            types |= own;
     }
-    return types ? types : own_types(schema);
+    return types ? types : CALL_TYPE_OTHER | CALL_TYPE_ANY;
 }
 
 unsigned call_value_types(const json_t *parameters, const char *name)
 {
-    return call_schema_types(parameters, json_object_get(json_object_get(parameters, "properties"), name));
+    struct schema_parts p;
+    const json_t *part;
+    unsigned types = 0;
+    begin_parts(&p, parameters, parameters);
+    while ((part = next_part(&p))) {
+        const json_t *own = json_object_get(json_object_get(part, "properties"), name);
+        unsigned more = own ? call_schema_types(parameters, own) : CALL_TYPE_ANY;
+        types |= more & CALL_TYPE_ANY ? 0 : more;
+    }
+    return types ? types : CALL_TYPE_OTHER | CALL_TYPE_ANY;
 }
 
-static const json_t *own_below(const json_t *schema, const char *name)
+bool call_value_is_listed(const json_t *parameters, const char *name)
 {
-    const json_t *below = name ? json_object_get(json_object_get(schema, "properties"), name)
-                               : json_object_get(schema, "items");
-    if (name && !below)
-        below = json_object_get(schema, "additionalProperties");
-    return json_is_object(below) ? below : NULL;
+    struct schema_parts p;
+    const json_t *part;
+    bool is_listed = false;
+    begin_parts(&p, parameters, parameters);
+    while (!is_listed && (part = next_part(&p)))
+        is_listed = json_object_get(json_object_get(part, "properties"), name);
+    return is_listed;
 }
 
 const json_t *call_schema_below(const json_t *root, const json_t *schema, const char *name)
 {
-    schema = follow_reference(root, schema);
-    const json_t *below = own_below(schema, name), *entry;
-    size_t i;
-    for (size_t k = 0; k < N_ALTERNATIVES && !below; k++) {
-        const json_t *list = alternatives(schema, k);
-        json_array_foreach(list, i, entry) below = below ? below
-                                                         : own_below(follow_reference(root, entry), name);
+    struct schema_parts p;
+    const json_t *part, *below = NULL, *further = NULL;
+    begin_parts(&p, root, schema);
+    while (!below && (part = next_part(&p))) {
+        below = name ? json_object_get(json_object_get(part, "properties"), name)
+                     : json_object_get(part, "items");
+        further = name && !further ? json_object_get(part, "additionalProperties") : further;
     }
-    return below;
+    below = below ? below : further;
+    return json_is_object(below) ? below : NULL;
 }
 
 /* ---- tools ---- */
@@ -158,21 +199,21 @@ static json_t *parse_literal(const char *text, size_t n_bytes)
     return value;
 }
 
-/* "007": no JSON and no Python, but the reader of literals takes it. */
-static bool is_zero_led(const char *text, size_t n_bytes)
+/* What chat templates print of JSON's words: models write them as well. */
+static bool is_python_word(const char *text, size_t n_bytes)
 {
-    size_t n = 0;
-    while (n < n_bytes && text[n] >= '0' && text[n] <= '9')
-        n++;
-    return n > 1 && n == n_bytes && *text == '0';
+    static const char *const WORDS[] = { "True", "False", "None" };
+    bool is_word = false;
+    for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
+        is_word = is_word || (strlen(WORDS[i]) == n_bytes && memcmp(WORDS[i], text, n_bytes) == 0);
+    return is_word;
 }
 
 json_t *call_value_parse(const char *text, size_t n_bytes, bool may_be_text)
 {
-    if (may_be_text && is_zero_led(text, n_bytes))
-        return json_stringn(text, n_bytes);
     json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
-    value = value ? value : parse_literal(text, n_bytes);
+    if (!value && (!may_be_text || is_python_word(text, n_bytes)))
+        value = parse_literal(text, n_bytes);
     return value ? value : json_stringn(text, n_bytes);
 }
 

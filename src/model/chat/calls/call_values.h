@@ -16,11 +16,14 @@ unsigned call_schema_types(const json_t *root, const json_t *schema);
  * schema does not tell. */
 const json_t *call_schema_below(const json_t *root, const json_t *schema, const char *name);
 
-/* The types that a tool's schema allows for one argument. parameters: the schema of all arguments; NULL: none. */
+/* Whether a tool's schema has an argument of this name. parameters: the schema of all arguments; NULL: none. */
+bool call_value_is_listed(const json_t *parameters, const char *name);
+
+/* The types that a tool's schema allows for one argument. */
 unsigned call_value_types(const json_t *parameters, const char *name);
 
-/* JSON or a literal of Python, else a text. may_be_text: the schema allows a text too, so digits that begin with
- * 0 are one (a postcode) and not a number. NULL: no UTF-8, or out of memory. */
+/* JSON or a literal of Python, else a text. may_be_text: the schema allows a text too, so of Python only True,
+ * False and None are read. NULL: no UTF-8, or out of memory. */
 json_t *call_value_parse(const char *text, size_t n_bytes, bool may_be_text);
 
 /* Whether the text is JSON with integers beyond 64 bits. A json_t cannot hold them, so such JSON is passed on

@@ -392,16 +392,6 @@ static enum progress parse_python(struct tutti_tool_parser *p, const char *text,
 
 /* ---- marks and names ---- */
 
-enum match { MATCH_YES, MATCH_NO, MATCH_LATER };
-
-static enum match match_mark(const char *mark, const char *text, size_t n_bytes)
-{
-    size_t n = strlen(mark), n_same = n < n_bytes ? n : n_bytes;
-    if (memcmp(text, mark, n_same) != 0)
-        return MATCH_NO;
-    return n_same < n ? MATCH_LATER : MATCH_YES;
-}
-
 static enum progress parse_mark(struct tutti_tool_parser *p, const struct call_step *step, const char *text,
                                 size_t n_bytes)
 {
@@ -651,7 +641,8 @@ enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const char *for
     if (forms == 0)
         return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_new: no form of tool calls is named %.64s",
                          form);
-    json_t *list = json_loads(tools, JSON_ALLOW_NUL, NULL);
+    json_error_t why;
+    json_t *list = json_load_wide(tools, strlen(tools), JSON_ALLOW_NUL, &why);
     if (!json_is_array(list)) {
         json_decref(list);
         return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_new: tools must be a list in JSON");
