@@ -397,8 +397,9 @@ void route_request(void *user, struct http_conn *conn)
         route->request(app, conn);
 }
 
-void route_fail(struct app *app, struct http_conn *conn, const struct tutti_error *err)
+void route_fail(void *user, struct http_conn *conn, const struct tutti_error *err)
 {
+    struct app *app = user;
     const struct http_head *head = &http_request(conn)->head;
     int index = route_find(app, head->path, head->method);
     const struct job_api *job = index < N_ROUTES ? ROUTES[index].job : NULL;

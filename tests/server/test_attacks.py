@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import PATIENCE, ROOT
+from conftest import DEMO, PATIENCE, ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "bench", "attack"))
 import sockets as attacks  # noqa: E402
@@ -190,6 +190,37 @@ def test_requests_sent_ahead_whose_replies_nobody_reads_take_bounded_memory(star
     with attacks.pipeline(address_of(server), 100000):
         assert ask(server) == 200
         assert_took_less(server, before, 16 * MIB)
+
+
+LARGE_REPLY = {"content": "é~" * 340_000, "with_pieces": True, "return_token_strs": True}  # 36 MB to a body of a few
+
+
+def unread(attack, body=None, path="/tokenize", extra="", receive_bytes=4096):
+    """Sends a request and reads only the start of its reply. Returns the socket and what it has read."""
+    sock = socket.socket()
+    attack.socks.append(sock)
+    sock.settimeout(PATIENCE)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    sock.connect(attack.address)
+    data = json.dumps(body or LARGE_REPLY).encode()
+    sock.sendall(attacks.head("POST", path, len(data), extra=extra) + data)
+    return sock, sock.recv(1000)
+
+
+@pytest.mark.parametrize("models", [(), (f"a={DEMO}", f"b={DEMO}")], ids=["one model", "several"])
+def test_replies_that_nobody_reads_take_no_more_than_one_clients_memory(start, models):
+    """64 MiB for each client: there is no room for a second reply."""
+    server = start(*models, "--max-body", "4M", *SMALL)
+    with attacks.Attack(address_of(server)) as attack:
+        replies = [unread(attack)[1] for _ in range(3)]
+        assert [reply.split()[1] for reply in replies] == [b"200", b"429", b"429"]
+        for reply in replies[1:]:
+            assert b"take more memory than the 64 MiB" in reply and b"\r\nRetry-After: 1\r\n" in reply
+        assert 30e6 < server.metrics()["tutti_http_reply_bytes"] < 64 * MIB
+        status, reply, _ = attacks.fetch(address_of(server), "/tokenize", "POST", LARGE_REPLY, source="127.0.0.9", patience=PATIENCE)
+        assert status == 200 and len(json.loads(reply)["token_strs"]) > 340_000
+    server.wait_until(lambda m: m["tutti_http_reply_bytes"] == 0)
+    assert ask(server) == 200
 
 
 # ---- framing ---------------------------------------------------------------------------------------------------------

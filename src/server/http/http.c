@@ -534,7 +534,7 @@ static void on_write(struct bufferevent *bev, void *arg)
     struct http_conn *conn = arg;
     if (evbuffer_get_length(bufferevent_get_output(bev)) > 0)
         return;
-    http_hold_memory(conn, NULL);
+    conn_release_reply(conn);
     if (conn->state == CONN_FLUSH)
         conn_linger(conn);
     else if (conn->state == CONN_IDLE)

@@ -63,8 +63,9 @@ struct http_conn {
     void *aborted_user;
 };
 
-void conn_next(struct http_conn *conn); /* after a complete reply */
-void conn_doom(struct http_conn *conn); /* closes it soon, from the loop */
+void conn_next(struct http_conn *conn);          /* after a complete reply */
+void conn_doom(struct http_conn *conn);          /* closes it soon, from the loop */
+void conn_release_reply(struct http_conn *conn); /* its client has read the reply */
 void conn_reply_error(struct http_conn *conn, int status, const char *why);
 void request_id_make(char *out, size_t n_bytes);
 
