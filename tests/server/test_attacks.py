@@ -38,6 +38,32 @@ def assert_took_less(server, before, n_bytes):
     assert SANITIZED or server.rss_bytes() - before < n_bytes
 
 
+LARGE_REPLY = {"content": "é~" * 340_000, "with_pieces": True, "return_token_strs": True}  # 36 MB to a body of a few
+
+
+def unread(attack, extra="", receive_bytes=4096):
+    """Sends a request for a large reply and reads only the start of its reply. Returns the socket and what it has read."""
+    sock = socket.socket()
+    attack.socks.append(sock)
+    sock.settimeout(PATIENCE)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    sock.connect(attack.address)
+    data = json.dumps(LARGE_REPLY).encode()
+    sock.sendall(attacks.head("POST", "/tokenize", len(data), extra=extra) + data)
+    return sock, sock.recv(1000)
+
+
+def read_rest(sock, reply, pause=0):
+    """Reads the rest of a reply, and pauses after each megabyte."""
+    n_body = int(reply.split(b"Content-Length: ")[1].split()[0])
+    n_left = n_body - len(reply.split(b"\r\n\r\n", 1)[1])
+    while n_left > 0:
+        piece = sock.recv(min(n_left, MIB), socket.MSG_WAITALL)
+        assert piece, f"{n_left} of {n_body} bytes are missing"
+        n_left -= len(piece)
+        time.sleep(pause)
+
+
 @pytest.fixture
 def keyed(start, tmp_path):
     keys = tmp_path / "keys"
@@ -169,6 +195,26 @@ def test_connections_with_work_are_not_displaced(start):
         assert attacks.ask(address_of(server), "/health", source="127.0.0.7") == 200
 
 
+@pytest.mark.parametrize("extra", ["", "Connection: close\r\n"], ids=["kept", "closed"])
+def test_a_connection_whose_reply_is_being_read_is_not_displaced(start, extra):
+    server = start("--max-connections-per-address", "1", *SMALL)
+    with attacks.Attack(address_of(server)) as attack:
+        sock, reply = unread(attack, extra=extra)
+        assert attacks.ask(address_of(server), "/health") == 429
+        read_rest(sock, reply)
+        if not extra:  # it rests now, though not before the server has noticed that all was read
+            sock.sendall(attacks.head("GET", "/health"))
+            assert sock.recv(12) == b"HTTP/1.1 200"
+            assert attacks.ask(address_of(server), "/health") == 200
+
+
+def test_a_reply_may_be_read_for_longer_than_the_time_to_rest(start):
+    server = start("--idle-timeout", "3", *SMALL)
+    with attacks.Attack(address_of(server)) as attack:
+        sock, reply = unread(attack, receive_bytes=65536)
+        read_rest(sock, reply, pause=0.15)  # five seconds and more
+
+
 def test_the_address_with_most_connections_makes_room_for_others(start):
     server = start("--max-connections", "100")
     with attacks.resting(address_of(server), 90), attacks.resting(address_of(server), 30, sources=["127.0.0.2"]) as few:
@@ -190,21 +236,6 @@ def test_requests_sent_ahead_whose_replies_nobody_reads_take_bounded_memory(star
     with attacks.pipeline(address_of(server), 100000):
         assert ask(server) == 200
         assert_took_less(server, before, 16 * MIB)
-
-
-LARGE_REPLY = {"content": "é~" * 340_000, "with_pieces": True, "return_token_strs": True}  # 36 MB to a body of a few
-
-
-def unread(attack, body=None, path="/tokenize", extra="", receive_bytes=4096):
-    """Sends a request and reads only the start of its reply. Returns the socket and what it has read."""
-    sock = socket.socket()
-    attack.socks.append(sock)
-    sock.settimeout(PATIENCE)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    sock.connect(attack.address)
-    data = json.dumps(body or LARGE_REPLY).encode()
-    sock.sendall(attacks.head("POST", path, len(data), extra=extra) + data)
-    return sock, sock.recv(1000)
 
 
 @pytest.mark.parametrize("models", [(), (f"a={DEMO}", f"b={DEMO}")], ids=["one model", "several"])

@@ -165,6 +165,11 @@ static void set_timer(struct http_conn *conn, int seconds)
         evtimer_del(conn->timer);
 }
 
+static bool has_output(const struct http_conn *conn)
+{
+    return evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0;
+}
+
 /* ---- half-closed connections ---- */
 
 /* A client that has only shut down its sending side waits for the reply. One that has disconnected
@@ -173,8 +178,7 @@ static void set_timer(struct http_conn *conn, int seconds)
 static void probe(struct http_conn *conn)
 {
     conn->probe_us = clock_now_us();
-    if (conn->request.head.minor >= 1 && !conn->has_begun &&
-        !evbuffer_get_length(bufferevent_get_output(conn->bev)))
+    if (conn->request.head.minor >= 1 && !conn->has_begun && !has_output(conn))
         bufferevent_write(conn->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
 }
 
@@ -207,6 +211,14 @@ static void conn_linger(struct http_conn *conn)
         conn_doom(conn);
 }
 
+/* Allows closing the connection for a new one, unless a reply is still being sent; then on_write() calls this
+ * again. */
+static void leave_work(struct http_conn *conn)
+{
+    if (!has_output(conn))
+        http_seat_rest(&conn->seat, false);
+}
+
 /* Resets the connection to idle; only an unread body remains. */
 static void rest(struct http_conn *conn)
 {
@@ -218,8 +230,10 @@ static void rest(struct http_conn *conn)
     }
     conn->state = conn->n_unread ? CONN_SKIP : CONN_IDLE;
     conn->probe_us = 0;
-    set_timer(conn,
-              conn->n_unread ? conn->http->options.header_timeout_s : conn->http->options.idle_timeout_s);
+    if (conn->n_unread)
+        set_timer(conn, conn->http->options.header_timeout_s);
+    else /* while the reply is being sent, the timeout of each write holds */
+        set_timer(conn, has_output(conn) ? 0 : conn->http->options.idle_timeout_s);
     bufferevent_setwatermark(conn->bev, EV_READ, 0, PIPELINE_BYTES);
     conn_process(conn);
 }
@@ -229,7 +243,7 @@ void conn_next(struct http_conn *conn)
 {
     http_head_clear(&conn->request.head);
     http_body_free(http_take_body(conn));
-    http_seat_rest(&conn->seat, false);
+    leave_work(conn);
     buf_clear(&conn->extra);
     conn->chunks = (struct http_chunks){ 0 };
     conn->n_scanned = 0;
@@ -402,7 +416,7 @@ static void begin_body(struct http_conn *conn)
         conn->n_unread = 0;
         conn->closes = closes;
         conn->state = CONN_BODY;
-        http_seat_rest(&conn->seat, false);
+        leave_work(conn);
     }
     if (!has_body)
         return;
@@ -507,9 +521,9 @@ static void conn_process(struct http_conn *conn)
     conn->is_processing = false;
     bool is_between = conn->state == CONN_IDLE || conn->state == CONN_HEAD || conn->state == CONN_BODY ||
                       conn->state == CONN_SKIP;
-    bool has_output = evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0;
     if (!conn->saw_end || !is_between || conn->is_doomed ||
-        (conn->state == CONN_IDLE && has_output && evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0))
+        (conn->state == CONN_IDLE && has_output(conn) &&
+         evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0))
         return;
     /* No further request can be completed. */
     conn->state = CONN_FLUSH;
@@ -532,13 +546,17 @@ static void on_read(struct bufferevent *bev, void *arg)
 static void on_write(struct bufferevent *bev, void *arg)
 {
     struct http_conn *conn = arg;
-    if (evbuffer_get_length(bufferevent_get_output(bev)) > 0)
+    if (has_output(conn))
         return;
     conn_release_reply(conn);
-    if (conn->state == CONN_FLUSH)
+    if (conn->state != CONN_ANSWER && !conn->seat.is_idle)
+        leave_work(conn);
+    if (conn->state == CONN_FLUSH) {
         conn_linger(conn);
-    else if (conn->state == CONN_IDLE)
+    } else if (conn->state == CONN_IDLE) {
+        set_timer(conn, conn->http->options.idle_timeout_s);
         conn_process(conn);
+    }
 }
 
 static void drop_handshake(struct http_conn *conn, const char *why)
@@ -753,8 +771,7 @@ void http_drain(struct http *http)
     http_leave(http);
     LIST_FOREACH (conn, &http->conns, link) {
         conn->closes = true;
-        if (conn->state == CONN_IDLE && !evbuffer_get_length(bufferevent_get_output(conn->bev)) &&
-            !has_input(conn))
+        if (conn->state == CONN_IDLE && !has_output(conn) && !has_input(conn))
             conn_doom(conn);
     }
 }
@@ -763,7 +780,7 @@ bool http_is_busy(const struct http *http)
 {
     const struct http_conn *conn;
     LIST_FOREACH (conn, &http->conns, link)
-        if (conn->state == CONN_ANSWER || evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0)
+        if (conn->state == CONN_ANSWER || has_output(conn))
             return true;
     return false;
 }
