@@ -38,6 +38,16 @@ def assert_took_less(server, before, n_bytes):
     assert SANITIZED or server.rss_bytes() - before < n_bytes
 
 
+def assert_loop_rests(server):
+    """The event loop takes hardly any CPU time while nothing happens."""
+    def used_ns():
+        with open(f"/proc/{server.process.pid}/task/{server.process.pid}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[0])
+    before = used_ns()
+    time.sleep(1)
+    assert used_ns() - before < 100e6
+
+
 LARGE_REPLY = {"content": "é~" * 340_000, "with_pieces": True, "return_token_strs": True}  # 36 MB to a body of a few
 
 
@@ -236,6 +246,18 @@ def test_requests_sent_ahead_whose_replies_nobody_reads_take_bounded_memory(star
     with attacks.pipeline(address_of(server), 100000):
         assert ask(server) == 200
         assert_took_less(server, before, 16 * MIB)
+        assert_loop_rests(server)
+
+
+def test_requests_sent_ahead_of_a_long_answer_take_no_time(start):
+    server = start(*SMALL)
+    data = json.dumps({"prompt": "Tell me", "max_tokens": 2000, "ignore_eos": True, "n": 64}).encode()
+    with attacks.Attack(address_of(server)) as attack:
+        sock = attack.connect()
+        sock.sendall(attacks.head("POST", "/v1/completions", len(data)) + data)
+        sock.sendall(attacks.head("GET", "/health", extra="X: " + "x" * 300_000 + "\r\n"))
+        server.wait_until(lambda m: m["tutti_sequences_running"] >= 1)
+        assert_loop_rests(server)
 
 
 @pytest.mark.parametrize("models", [(), (f"a={DEMO}", f"b={DEMO}")], ids=["one model", "several"])

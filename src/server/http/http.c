@@ -22,8 +22,7 @@ enum {
     LINGER_S = 2, /* a refused client has this long to read the error */
     BODY_BYTES_PER_S = 16 *
                        1024, /* a body that arrives slower, in any window of header_timeout_s, is too slow */
-    PIPELINE_BYTES = 64 * 1024, /* most bytes read ahead while a request is answered */
-    READ_BYTES = 256 * 1024,    /* most bytes read before they are processed */
+    PIPELINE_BYTES = 64 * 1024, /* bytes read ahead while a request is answered, then no more are read */
     POOL_BODIES = 16,           /* memory for all requests: this many bodies of the largest size ... */
     POOL_LEAST_BYTES = 64 * 1024 * 1024, /* ... and at least this */
     CHAIN_FACTOR = 4,       /* libevent's buffers allocate up to this many times their contents */
@@ -195,6 +194,26 @@ static bool is_gone(struct http_conn *conn)
     return poll(&fd, 1, 0) > 0 && fd.revents & (POLLERR | POLLHUP | POLLNVAL);
 }
 
+/* Reads no more from a client that has sent enough ahead. libevent's high watermark is not used, because it
+ * calls on_read() again and again while so many bytes wait. */
+static void pace_reading(struct http_conn *conn)
+{
+    bool is_enough = evbuffer_get_length(bufferevent_get_input(conn->bev)) >= PIPELINE_BYTES;
+    if (conn->saw_end)
+        return;
+    if (!is_enough) {
+        bufferevent_enable(conn->bev, EV_READ);
+        return;
+    }
+    bufferevent_disable(conn->bev, EV_READ);
+}
+
+static void drop_input(struct http_conn *conn)
+{
+    struct evbuffer *in = bufferevent_get_input(conn->bev);
+    evbuffer_drain(in, evbuffer_get_length(in));
+}
+
 /* ---- between requests ---- */
 
 /* After the last reply. */
@@ -203,7 +222,6 @@ static void conn_linger(struct http_conn *conn)
     /* Closing with unread input would reset the connection, and the client could lose the reply. */
     conn->state = CONN_LINGER;
     http_seat_rest(&conn->seat, true);
-    bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
     tls_say_end(conn->bev);
     shutdown(bufferevent_getfd(conn->bev), SHUT_WR);
     set_timer(conn, LINGER_S);
@@ -225,6 +243,8 @@ static void rest(struct http_conn *conn)
     if (conn->closes) {
         conn->state = CONN_FLUSH;
         set_timer(conn, 0);
+        drop_input(conn);
+        pace_reading(conn);
         bufferevent_trigger(conn->bev, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
         return;
     }
@@ -234,7 +254,6 @@ static void rest(struct http_conn *conn)
         set_timer(conn, conn->http->options.header_timeout_s);
     else /* while the reply is being sent, the timeout of each write holds */
         set_timer(conn, has_output(conn) ? 0 : conn->http->options.idle_timeout_s);
-    bufferevent_setwatermark(conn->bev, EV_READ, 0, PIPELINE_BYTES);
     conn_process(conn);
 }
 
@@ -270,7 +289,6 @@ static void conn_begin_answer(struct http_conn *conn)
     conn->state = CONN_ANSWER;
     http_seat_work(&conn->seat);
     set_timer(conn, 0);
-    bufferevent_setwatermark(conn->bev, EV_READ, 0, PIPELINE_BYTES);
     if (conn->saw_end)
         watch_end(conn);
 }
@@ -420,7 +438,6 @@ static void begin_body(struct http_conn *conn)
     }
     if (!has_body)
         return;
-    bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
     conn->n_window = 0;
     set_timer(conn, http->options.header_timeout_s);
     if (conn->request.head.expects_continue && !evbuffer_get_length(bufferevent_get_input(conn->bev)))
@@ -519,6 +536,7 @@ static void conn_process(struct http_conn *conn)
         }
     }
     conn->is_processing = false;
+    pace_reading(conn);
     bool is_between = conn->state == CONN_IDLE || conn->state == CONN_HEAD || conn->state == CONN_BODY ||
                       conn->state == CONN_SKIP;
     if (!conn->saw_end || !is_between || conn->is_doomed ||
@@ -536,8 +554,9 @@ static void conn_process(struct http_conn *conn)
 static void on_read(struct bufferevent *bev, void *arg)
 {
     struct http_conn *conn = arg;
+    (void)bev;
     if (conn->state == CONN_LINGER || conn->state == CONN_FLUSH)
-        evbuffer_drain(bufferevent_get_input(bev), evbuffer_get_length(bufferevent_get_input(bev)));
+        drop_input(conn);
     else
         conn_process(conn);
 }
@@ -747,7 +766,6 @@ void http_accept(struct http *http, int fd, const char *peer, enum http_service 
     struct timeval write_timeout = { .tv_sec = http->options.idle_timeout_s };
     bufferevent_set_timeouts(bev, NULL, &write_timeout);
     bufferevent_setcb(bev, on_read, on_write, bev_on_event, conn);
-    bufferevent_setwatermark(bev, EV_READ, 0, PIPELINE_BYTES);
     bufferevent_enable(bev, EV_READ | EV_WRITE);
     set_timer(conn, conn->is_handshaking ? http->options.header_timeout_s : http->options.idle_timeout_s);
 }
