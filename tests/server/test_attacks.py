@@ -375,7 +375,7 @@ def test_requests_sent_ahead_of_a_closed_side_are_all_answered(server):
     assert reply.count(b"HTTP/1.1 200") == 5
 
 
-@pytest.mark.parametrize("first", ["closes its side", "only waits"])
+@pytest.mark.parametrize("first", ["closes its side", "only waits", "sends more than is read"])
 def test_a_client_that_is_gone_altogether_is_found_out(start, first):
     server = start()
     data = json.dumps({**STORY, "max_tokens": 480, "n": 64}).encode()
@@ -383,6 +383,8 @@ def test_a_client_that_is_gone_altogether_is_found_out(start, first):
         sock.sendall(attacks.head("POST", "/v1/completions", len(data)) + data)
         if first == "closes its side":
             sock.shutdown(socket.SHUT_WR)
+        if first == "sends more than is read":
+            sock.sendall(attacks.head("GET", "/health", extra="X: " + "x" * 300_000 + "\r\n"))
         server.wait_until(lambda m: m["tutti_sequences_running"] >= 1)
     server.wait_until(lambda m: m["tutti_engine_requests_cancelled_total"] == 1)
     server.wait_idle()

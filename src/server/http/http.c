@@ -30,7 +30,7 @@ enum {
     POOL_CLIENTS = 4,       /* one client may hold 1 / POOL_CLIENTS of that memory */
     SKIP_BYTES = 64 * 1024, /* unread bodies up to this are skipped; a longer one ends the connection */
     MAX_HANDSHAKES = 1024,  /* under way at the same time; each takes some 50 KiB */
-    LOOK_MS = 100,          /* between checks whether a client that has shut down its side has disconnected */
+    LOOK_MS = 100,          /* between checks whether a client that is not read has disconnected */
     PROBE_S = 10,           /* between attempts to find that out by writing to it */
     KEEPALIVE_IDLE_S = 30,
     KEEPALIVE_INTERVAL_S = 10,
@@ -169,11 +169,11 @@ static bool has_output(const struct http_conn *conn)
     return evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0;
 }
 
-/* ---- half-closed connections ---- */
+/* ---- connections that are not read while they are answered ---- */
 
-/* A client that has only shut down its sending side waits for the reply. One that has disconnected
- * looks the same until the server writes to it, and then resets the connection. "100 Continue" may
- * be sent to any HTTP/1.1 client, and has no effect. */
+/* A client that has shut down its sending side, or has sent so much ahead that it is not read any more, may
+ * wait for the reply. One that has disconnected looks the same until the server writes to it, and then resets
+ * the connection. "100 Continue" may be sent to any HTTP/1.1 client, and has no effect. */
 static void probe(struct http_conn *conn)
 {
     conn->probe_us = clock_now_us();
@@ -206,6 +206,8 @@ static void pace_reading(struct http_conn *conn)
         return;
     }
     bufferevent_disable(conn->bev, EV_READ);
+    if (conn->state == CONN_ANSWER) /* the end of an unread connection is not reported */
+        watch_end(conn);
 }
 
 static void drop_input(struct http_conn *conn)

@@ -50,7 +50,7 @@ struct http_conn {
     struct http_request request;
     struct http_body *body; /* or the memory charged for the unfinished head; NULL: none */
     size_t n_window;        /* size of the body at the start of the current timeout */
-    uint64_t probe_us;      /* when the server last wrote to a client that has shut down its side */
+    uint64_t probe_us; /* when the server last wrote to a client to find out whether it has disconnected */
     struct http_chunks chunks;
     size_t n_scanned; /* bytes of the input without the end of a head */
     size_t n_unread;  /* bytes of a body to discard before the next request */
