@@ -120,7 +120,7 @@ void route_request(void *app, struct http_conn *conn);
 void route_reply(void *app, struct http_conn *conn, int status);
 void route_done(void *app, struct http_conn *conn, int status, bool is_complete);
 /* Replies to a request that has no job yet with an error, in the format of its route. */
-void route_fail(struct app *app, struct http_conn *conn, const struct tutti_error *err);
+void route_fail(void *app, struct http_conn *conn, const struct tutti_error *err);
 /* For metrics: names of the rows and columns of app_counts; NULL or 0 after the last. */
 const char *route_name(int route);
 int route_status(int column);

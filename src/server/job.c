@@ -121,29 +121,15 @@ enum {
     CHARGE_STEP_BYTES = 16 * 1024,
 };
 
-static void set_charge(struct job *job, size_t n_bytes)
-{
-    size_t n_steps = (n_bytes + CHARGE_STEP_BYTES - 1) / CHARGE_STEP_BYTES;
-    if (job->reply_memory)
-        http_body_set_charge(job->reply_memory, n_bytes > SMALL_BYTES ? n_steps * CHARGE_STEP_BYTES : 0);
-}
-
 /* Counts n_more bytes. TUTTI_E_BUSY: the replies to the client's requests take too much memory. */
 static enum tutti_status count_bytes(struct job *job, size_t n_more, struct tutti_error *err)
 {
-    size_t most;
     job->n_reply_bytes += n_more;
     if (n_more == 0 || !job->reply_memory || job->n_reply_bytes <= SMALL_BYTES)
         return TUTTI_OK;
-    set_charge(job, job->n_reply_bytes);
-    if (http_body_fits(job->reply_memory))
-        return TUTTI_OK;
-    (void)http_body_is_too_large(job->reply_memory, &most);
-    return error_set(err, TUTTI_E_BUSY,
-                     "the replies to your requests take more memory than the %zu MiB that one client may "
-                     "use at the same time (a larger --max-body gives more): ask for fewer answers, tokens "
-                     "or log-probabilities at once, or try again later",
-                     most / (1024 * 1024));
+    size_t n_steps = (job->n_reply_bytes + CHARGE_STEP_BYTES - 1) / CHARGE_STEP_BYTES;
+    http_body_set_charge(job->reply_memory, n_steps * CHARGE_STEP_BYTES);
+    return http_check_reply_memory(job->reply_memory, err);
 }
 
 static size_t choice_bytes(const struct job *job, const struct reply_choice *choice)
@@ -203,8 +189,7 @@ static void send_body(struct job *job, const struct buf *body)
         return;
     }
     struct http_conn *conn = job_take_conn(job);
-    set_charge(job, body->n_bytes);
-    http_hold_memory(conn, job->reply_memory);
+    http_body_free(job->reply_memory); /* http_reply() counts the body */
     job->reply_memory = NULL;
     http_reply(conn, 200, "application/json", body->bytes, body->n_bytes);
 }

@@ -279,18 +279,20 @@ static bool has_key(const struct app *app, struct http_conn *conn)
 }
 
 /* Refuses requests that would wait too long or exceed a limit, before the body is read: parsing and
- * tokenizing it in vain would slow running requests down. */
-static enum tutti_status check_room(struct app *app, struct http_conn *conn, struct tutti_error *err)
+ * tokenizing it in vain would slow running requests down. A route without a job has no answer that could
+ * wait or run: only the client's bucket limits it, to which its body is charged. */
+static enum tutti_status check_room(struct app *app, struct http_conn *conn, bool is_job,
+                                    struct tutti_error *err)
 {
     enum { BYTES_PER_TOKEN = 4 }; /* of the body; only for Retry-After */
     struct client *client = app_client(app, conn);
-    int64_t n_tokens = (int64_t)(http_request(conn)->head.n_body_bytes / BYTES_PER_TOKEN) + 1;
+    int64_t n_tokens = is_job ? (int64_t)(http_request(conn)->head.n_body_bytes / BYTES_PER_TOKEN) + 1 : 1;
     if (!client)
         return TUTTI_OK;
-    enum tutti_status st = client_check(client, n_tokens, clock_now_us(), err);
-    return st == TUTTI_OK ? tutti_engine_check_queue(app->engine, client->id, client->limits.weight,
-                                                     client->limits.priority, err)
-                          : st;
+    enum tutti_status st = client_check(client, is_job, n_tokens, clock_now_us(), err);
+    return st == TUTTI_OK && is_job ? tutti_engine_check_queue(app->engine, client->id, client->limits.weight,
+                                                               client->limits.priority, err)
+                                    : st;
 }
 
 /* True: the route ignores the body, which would only take up memory and a connection. */
@@ -372,8 +374,9 @@ void route_head(void *user, struct http_conn *conn)
     } else if ((route->flags & WORKS) && app->is_draining) {
         error_set(&err, TUTTI_E_CLOSED, "the server is shutting down");
         app_reply_error(conn, 503, &err);
-    } else if (route->job && !app->models && check_room(app, conn, &err) != TUTTI_OK) {
-        route->job->fail(app, NULL, conn, &err);
+    } else if ((route->flags & WORKS) && !app->models &&
+               check_room(app, conn, route->job != NULL, &err) != TUTTI_OK) {
+        route_fail(app, conn, &err);
     }
 }
 
@@ -397,8 +400,9 @@ void route_request(void *user, struct http_conn *conn)
         route->request(app, conn);
 }
 
-void route_fail(struct app *app, struct http_conn *conn, const struct tutti_error *err)
+void route_fail(void *user, struct http_conn *conn, const struct tutti_error *err)
 {
+    struct app *app = user;
     const struct http_head *head = &http_request(conn)->head;
     int index = route_find(app, head->path, head->method);
     const struct job_api *job = index < N_ROUTES ? ROUTES[index].job : NULL;

@@ -288,6 +288,7 @@ static struct http_options http_options(struct app *app)
         .head = route_head,
         .request = route_request,
         .reply = route_reply,
+        .fail = route_fail,
         .done = route_done,
     };
 }

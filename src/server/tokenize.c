@@ -10,6 +10,7 @@
 enum {
     TOKENIZE_MAX_BYTES = 1024 * 1024,
     DETOKENIZE_MAX_IDS = 1024 * 1024,
+    DETOKENIZE_MAX_BYTES = 16 * 1024 * 1024, /* of text, which the reply has twice, with escapes */
 };
 
 /* Reads a boolean field; otherwise: its value if it is absent. */
@@ -202,6 +203,10 @@ static enum tutti_status detokenize(struct app *app, const json_t *root, struct 
     int64_t n = tutti_detokenize(app->model, ids->ids, ids->n, NULL, 0);
     if (n < 0)
         return error_set(err, TUTTI_E_UNSUPPORTED, "the model has no tokenizer, or out of memory");
+    if (n > DETOKENIZE_MAX_BYTES)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tokens",
+                               "the text of tokens has %lld bytes, at most %d are allowed", (long long)n,
+                               DETOKENIZE_MAX_BYTES);
     if (!buf_reserve(text, (size_t)n))
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the text");
     tutti_detokenize(app->model, ids->ids, ids->n, text->bytes, (size_t)n);

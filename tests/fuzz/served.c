@@ -216,6 +216,7 @@ static void start(void)
                                                       .head = route_head,
                                                       .request = route_request,
                                                       .reply = route_reply,
+                                                      .fail = route_fail,
                                                       .done = route_done };
     struct tutti_error err;
     signal(SIGPIPE, SIG_IGN);

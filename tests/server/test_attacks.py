@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import PATIENCE, ROOT
+from conftest import DEMO, PATIENCE, ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "bench", "attack"))
 import sockets as attacks  # noqa: E402
@@ -36,6 +36,42 @@ def rss_in_use(server, key=None):
 def assert_took_less(server, before, n_bytes):
     """The address sanitizer keeps what was freed in quarantine, so under a sanitizer the memory says nothing."""
     assert SANITIZED or server.rss_bytes() - before < n_bytes
+
+
+def assert_loop_rests(server):
+    """The event loop takes hardly any CPU time while nothing happens."""
+    def used_ns():
+        with open(f"/proc/{server.process.pid}/task/{server.process.pid}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[0])
+    before = used_ns()
+    time.sleep(1)
+    assert used_ns() - before < 100e6
+
+
+LARGE_REPLY = {"content": "é~" * 340_000, "with_pieces": True, "return_token_strs": True}  # 36 MB to a body of a few
+
+
+def unread(attack, extra="", receive_bytes=4096):
+    """Sends a request for a large reply and reads only the start of its reply. Returns the socket and what it has read."""
+    sock = socket.socket()
+    attack.socks.append(sock)
+    sock.settimeout(PATIENCE)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    sock.connect(attack.address)
+    data = json.dumps(LARGE_REPLY).encode()
+    sock.sendall(attacks.head("POST", "/tokenize", len(data), extra=extra) + data)
+    return sock, sock.recv(1000)
+
+
+def read_rest(sock, reply, pause=0):
+    """Reads the rest of a reply, and pauses after each megabyte."""
+    n_body = int(reply.split(b"Content-Length: ")[1].split()[0])
+    n_left = n_body - len(reply.split(b"\r\n\r\n", 1)[1])
+    while n_left > 0:
+        piece = sock.recv(min(n_left, MIB), socket.MSG_WAITALL)
+        assert piece, f"{n_left} of {n_body} bytes are missing"
+        n_left -= len(piece)
+        time.sleep(pause)
 
 
 @pytest.fixture
@@ -169,6 +205,26 @@ def test_connections_with_work_are_not_displaced(start):
         assert attacks.ask(address_of(server), "/health", source="127.0.0.7") == 200
 
 
+@pytest.mark.parametrize("extra", ["", "Connection: close\r\n"], ids=["kept", "closed"])
+def test_a_connection_whose_reply_is_being_read_is_not_displaced(start, extra):
+    server = start("--max-connections-per-address", "1", *SMALL)
+    with attacks.Attack(address_of(server)) as attack:
+        sock, reply = unread(attack, extra=extra)
+        assert attacks.ask(address_of(server), "/health") == 429
+        read_rest(sock, reply)
+        if not extra:  # it rests now, though not before the server has noticed that all was read
+            sock.sendall(attacks.head("GET", "/health"))
+            assert sock.recv(12) == b"HTTP/1.1 200"
+            assert attacks.ask(address_of(server), "/health") == 200
+
+
+def test_a_reply_may_be_read_for_longer_than_the_time_to_rest(start):
+    server = start("--idle-timeout", "3", *SMALL)
+    with attacks.Attack(address_of(server)) as attack:
+        sock, reply = unread(attack, receive_bytes=65536)
+        read_rest(sock, reply, pause=0.15)  # five seconds and more
+
+
 def test_the_address_with_most_connections_makes_room_for_others(start):
     server = start("--max-connections", "100")
     with attacks.resting(address_of(server), 90), attacks.resting(address_of(server), 30, sources=["127.0.0.2"]) as few:
@@ -190,6 +246,34 @@ def test_requests_sent_ahead_whose_replies_nobody_reads_take_bounded_memory(star
     with attacks.pipeline(address_of(server), 100000):
         assert ask(server) == 200
         assert_took_less(server, before, 16 * MIB)
+        assert_loop_rests(server)
+
+
+def test_requests_sent_ahead_of_a_long_answer_take_no_time(start):
+    server = start(*SMALL)
+    data = json.dumps({"prompt": "Tell me", "max_tokens": 2000, "ignore_eos": True, "n": 64}).encode()
+    with attacks.Attack(address_of(server)) as attack:
+        sock = attack.connect()
+        sock.sendall(attacks.head("POST", "/v1/completions", len(data)) + data)
+        sock.sendall(attacks.head("GET", "/health", extra="X: " + "x" * 300_000 + "\r\n"))
+        server.wait_until(lambda m: m["tutti_sequences_running"] >= 1)
+        assert_loop_rests(server)
+
+
+@pytest.mark.parametrize("models", [(), (f"a={DEMO}", f"b={DEMO}")], ids=["one model", "several"])
+def test_replies_that_nobody_reads_take_no_more_than_one_clients_memory(start, models):
+    """64 MiB for each client: there is no room for a second reply."""
+    server = start(*models, "--max-body", "4M", *SMALL)
+    with attacks.Attack(address_of(server)) as attack:
+        replies = [unread(attack)[1] for _ in range(3)]
+        assert [reply.split()[1] for reply in replies] == [b"200", b"429", b"429"]
+        for reply in replies[1:]:
+            assert b"take more memory than the 64 MiB" in reply and b"\r\nRetry-After: 1\r\n" in reply
+        assert 30e6 < server.metrics()["tutti_http_reply_bytes"] < 64 * MIB
+        status, reply, _ = attacks.fetch(address_of(server), "/tokenize", "POST", LARGE_REPLY, source="127.0.0.9", patience=PATIENCE)
+        assert status == 200 and len(json.loads(reply)["token_strs"]) > 340_000
+    server.wait_until(lambda m: m["tutti_http_reply_bytes"] == 0)
+    assert ask(server) == 200
 
 
 # ---- framing ---------------------------------------------------------------------------------------------------------
@@ -291,7 +375,7 @@ def test_requests_sent_ahead_of_a_closed_side_are_all_answered(server):
     assert reply.count(b"HTTP/1.1 200") == 5
 
 
-@pytest.mark.parametrize("first", ["closes its side", "only waits"])
+@pytest.mark.parametrize("first", ["closes its side", "only waits", "sends more than is read"])
 def test_a_client_that_is_gone_altogether_is_found_out(start, first):
     server = start()
     data = json.dumps({**STORY, "max_tokens": 480, "n": 64}).encode()
@@ -299,6 +383,8 @@ def test_a_client_that_is_gone_altogether_is_found_out(start, first):
         sock.sendall(attacks.head("POST", "/v1/completions", len(data)) + data)
         if first == "closes its side":
             sock.shutdown(socket.SHUT_WR)
+        if first == "sends more than is read":
+            sock.sendall(attacks.head("GET", "/health", extra="X: " + "x" * 300_000 + "\r\n"))
         server.wait_until(lambda m: m["tutti_sequences_running"] >= 1)
     server.wait_until(lambda m: m["tutti_engine_requests_cancelled_total"] == 1)
     server.wait_idle()

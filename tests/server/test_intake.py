@@ -49,6 +49,8 @@ def test_a_request_that_never_fits_is_not_told_to_try_again(server):
 def test_ids_to_text_are_bounded(server):
     response = send(server, "/detokenize", filled(int(2.2 * MB), "5", '{"tokens":['))
     assert response.status_code == 400 and "at most 1048576 are allowed" in response.json()["error"]["message"]
+    response = send(server, "/detokenize", filled(2 * MB, "2542", '{"tokens":['))  # 48 bytes of text each
+    assert response.status_code == 400 and "at most 16777216 are allowed" in response.json()["error"]["message"]
     response = send(server, "/detokenize", json.dumps({"tokens": [5] * 1000}))
     assert response.status_code == 200
 

@@ -135,20 +135,26 @@ def test_an_empty_bucket_and_too_many_answers_refuse_unread(start, tmp_path):
     server = start("--api-key-file", keys, "--cpu", "ref", "--threads", "1")
     body = {**QUESTION, "messages": [{"role": "user", "content": STORY}], "ignore_eos": True, "max_tokens": 100}
 
-    def junk(key):
-        return requests.post(server.url + CHAT, data=b"[" * 300, headers={**JSON, "Authorization": f"Bearer {key}"}, timeout=PATIENCE)
+    def junk(key, path=CHAT):
+        return requests.post(server.url + path, data=b"[" * 300, headers={**JSON, "Authorization": f"Bearer {key}"}, timeout=PATIENCE)
 
     assert junk("sk-a").status_code == 400
     assert server.post(CHAT, body, headers={"Authorization": "Bearer sk-a"}).status_code == 200  # ends in debt
     refused = junk("sk-a")
     assert refused.status_code == 429 and "20 tokens per minute" in refused.json()["error"]["message"]
     assert 30 < int(refused.headers["Retry-After"]) < 900 and refused.headers["x-ratelimit-remaining-tokens"] == "0"
+    without_answer = ["/tokenize", "/detokenize", "/v1/messages/count_tokens"]
+    for path in without_answer:
+        refused = junk("sk-a", path)
+        assert refused.status_code == 429 and "20 tokens per minute" in refused.json()["error"]["message"], path
+        assert 0 < int(refused.headers["Retry-After"]) < 900, path
     with requests.post(server.url + CHAT, json={**body, "max_tokens": 480, "stream": True}, headers={"Authorization": "Bearer sk-b"},
                        stream=True, timeout=PATIENCE) as running:
         assert running.status_code == 200
         refused = junk("sk-b")
         assert refused.status_code == 429 and "at most 1 at the same time" in refused.json()["error"]["message"]
+        assert [junk("sk-b", path).status_code for path in without_answer] == [400] * 3  # they are no answers
     figures = server.metrics()
-    assert figures['tutti_key_refused_total{key="alice",reason="tokens_per_minute"}'] == 1
-    assert figures['tutti_requests_refused_total{reason="tokens_per_minute"}'] == 1
+    assert figures['tutti_key_refused_total{key="alice",reason="tokens_per_minute"}'] == 1 + len(without_answer)
+    assert figures['tutti_requests_refused_total{reason="tokens_per_minute"}'] == 1 + len(without_answer)
     assert figures['tutti_key_refused_total{key="bob",reason="concurrency"}'] == 1

@@ -183,11 +183,11 @@ static enum tutti_status check_answers(struct client *client, int64_t n_answers,
                      (long long)client->n_running, limits->concurrency);
 }
 
-enum tutti_status client_check(struct client *client, int64_t n_prompt, uint64_t now_us,
+enum tutti_status client_check(struct client *client, int64_t n_answers, int64_t n_prompt, uint64_t now_us,
                                struct tutti_error *err)
 {
     double per_minute = client->limits.tokens_per_minute;
-    enum tutti_status st = check_answers(client, 1, err);
+    enum tutti_status st = check_answers(client, n_answers, err);
     if (st == TUTTI_OK && per_minute > 0) {
         refill_tokens(client, now_us);
         if (client->level < fmin(1, per_minute))

@@ -70,10 +70,10 @@ void client_name_address(char *name, size_t n_bytes, const char *peer);
  * not now. TUTTI_E_ARGUMENT: never, because of "n". */
 MUST_CHECK enum tutti_status client_enter(struct clients *clients, struct client *client, int64_t n_answers,
                                           int64_t n_prompt, uint64_t now_us, struct tutti_error *err);
-/* Checks, before a request is parsed, whether client_enter() would admit one of one answer and one
- * token. Retry-After is for about n_prompt tokens. A refusal counts as a request. */
-MUST_CHECK enum tutti_status client_check(struct client *client, int64_t n_prompt, uint64_t now_us,
-                                          struct tutti_error *err);
+/* Checks, before a request is parsed, whether client_enter() would admit one of n_answers and one token.
+ * Retry-After is for about n_prompt tokens. A refusal counts as a request. */
+MUST_CHECK enum tutti_status client_check(struct client *client, int64_t n_answers, int64_t n_prompt,
+                                          uint64_t now_us, struct tutti_error *err);
 /* n_answers of its answers have ended. */
 void client_leave(struct clients *clients, struct client *client, int64_t n_answers);
 /* Charges n_tokens more than before; below 0: refunds. */

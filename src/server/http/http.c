@@ -22,8 +22,7 @@ enum {
     LINGER_S = 2, /* a refused client has this long to read the error */
     BODY_BYTES_PER_S = 16 *
                        1024, /* a body that arrives slower, in any window of header_timeout_s, is too slow */
-    PIPELINE_BYTES = 64 * 1024, /* most bytes read ahead while a request is answered */
-    READ_BYTES = 256 * 1024,    /* most bytes read before they are processed */
+    PIPELINE_BYTES = 64 * 1024, /* bytes read ahead while a request is answered, then no more are read */
     POOL_BODIES = 16,           /* memory for all requests: this many bodies of the largest size ... */
     POOL_LEAST_BYTES = 64 * 1024 * 1024, /* ... and at least this */
     CHAIN_FACTOR = 4,       /* libevent's buffers allocate up to this many times their contents */
@@ -31,7 +30,7 @@ enum {
     POOL_CLIENTS = 4,       /* one client may hold 1 / POOL_CLIENTS of that memory */
     SKIP_BYTES = 64 * 1024, /* unread bodies up to this are skipped; a longer one ends the connection */
     MAX_HANDSHAKES = 1024,  /* under way at the same time; each takes some 50 KiB */
-    LOOK_MS = 100,          /* between checks whether a client that has shut down its side has disconnected */
+    LOOK_MS = 100,          /* between checks whether a client that is not read has disconnected */
     PROBE_S = 10,           /* between attempts to find that out by writing to it */
     KEEPALIVE_IDLE_S = 30,
     KEEPALIVE_INTERVAL_S = 10,
@@ -165,16 +164,20 @@ static void set_timer(struct http_conn *conn, int seconds)
         evtimer_del(conn->timer);
 }
 
-/* ---- half-closed connections ---- */
+static bool has_output(const struct http_conn *conn)
+{
+    return evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0;
+}
 
-/* A client that has only shut down its sending side waits for the reply. One that has disconnected
- * looks the same until the server writes to it, and then resets the connection. "100 Continue" may
- * be sent to any HTTP/1.1 client, and has no effect. */
+/* ---- connections that are not read while they are answered ---- */
+
+/* A client that has shut down its sending side, or has sent so much ahead that it is not read any more, may
+ * wait for the reply. One that has disconnected looks the same until the server writes to it, and then resets
+ * the connection. "100 Continue" may be sent to any HTTP/1.1 client, and has no effect. */
 static void probe(struct http_conn *conn)
 {
     conn->probe_us = clock_now_us();
-    if (conn->request.head.minor >= 1 && !conn->has_begun &&
-        !evbuffer_get_length(bufferevent_get_output(conn->bev)))
+    if (conn->request.head.minor >= 1 && !conn->has_begun && !has_output(conn))
         bufferevent_write(conn->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
 }
 
@@ -191,6 +194,28 @@ static bool is_gone(struct http_conn *conn)
     return poll(&fd, 1, 0) > 0 && fd.revents & (POLLERR | POLLHUP | POLLNVAL);
 }
 
+/* Reads no more from a client that has sent enough ahead. libevent's high watermark is not used, because it
+ * calls on_read() again and again while so many bytes wait. */
+static void pace_reading(struct http_conn *conn)
+{
+    bool is_enough = evbuffer_get_length(bufferevent_get_input(conn->bev)) >= PIPELINE_BYTES;
+    if (conn->saw_end)
+        return;
+    if (!is_enough) {
+        bufferevent_enable(conn->bev, EV_READ);
+        return;
+    }
+    bufferevent_disable(conn->bev, EV_READ);
+    if (conn->state == CONN_ANSWER) /* the end of an unread connection is not reported */
+        watch_end(conn);
+}
+
+static void drop_input(struct http_conn *conn)
+{
+    struct evbuffer *in = bufferevent_get_input(conn->bev);
+    evbuffer_drain(in, evbuffer_get_length(in));
+}
+
 /* ---- between requests ---- */
 
 /* After the last reply. */
@@ -199,12 +224,19 @@ static void conn_linger(struct http_conn *conn)
     /* Closing with unread input would reset the connection, and the client could lose the reply. */
     conn->state = CONN_LINGER;
     http_seat_rest(&conn->seat, true);
-    bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
     tls_say_end(conn->bev);
     shutdown(bufferevent_getfd(conn->bev), SHUT_WR);
     set_timer(conn, LINGER_S);
     if (conn->saw_end)
         conn_doom(conn);
+}
+
+/* Allows closing the connection for a new one, unless a reply is still being sent; then on_write() calls this
+ * again. */
+static void leave_work(struct http_conn *conn)
+{
+    if (!has_output(conn))
+        http_seat_rest(&conn->seat, false);
 }
 
 /* Resets the connection to idle; only an unread body remains. */
@@ -213,14 +245,17 @@ static void rest(struct http_conn *conn)
     if (conn->closes) {
         conn->state = CONN_FLUSH;
         set_timer(conn, 0);
+        drop_input(conn);
+        pace_reading(conn);
         bufferevent_trigger(conn->bev, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
         return;
     }
     conn->state = conn->n_unread ? CONN_SKIP : CONN_IDLE;
     conn->probe_us = 0;
-    set_timer(conn,
-              conn->n_unread ? conn->http->options.header_timeout_s : conn->http->options.idle_timeout_s);
-    bufferevent_setwatermark(conn->bev, EV_READ, 0, PIPELINE_BYTES);
+    if (conn->n_unread)
+        set_timer(conn, conn->http->options.header_timeout_s);
+    else /* while the reply is being sent, the timeout of each write holds */
+        set_timer(conn, has_output(conn) ? 0 : conn->http->options.idle_timeout_s);
     conn_process(conn);
 }
 
@@ -229,7 +264,7 @@ void conn_next(struct http_conn *conn)
 {
     http_head_clear(&conn->request.head);
     http_body_free(http_take_body(conn));
-    http_seat_rest(&conn->seat, false);
+    leave_work(conn);
     buf_clear(&conn->extra);
     conn->chunks = (struct http_chunks){ 0 };
     conn->n_scanned = 0;
@@ -256,7 +291,6 @@ static void conn_begin_answer(struct http_conn *conn)
     conn->state = CONN_ANSWER;
     http_seat_work(&conn->seat);
     set_timer(conn, 0);
-    bufferevent_setwatermark(conn->bev, EV_READ, 0, PIPELINE_BYTES);
     if (conn->saw_end)
         watch_end(conn);
 }
@@ -402,11 +436,10 @@ static void begin_body(struct http_conn *conn)
         conn->n_unread = 0;
         conn->closes = closes;
         conn->state = CONN_BODY;
-        http_seat_rest(&conn->seat, false);
+        leave_work(conn);
     }
     if (!has_body)
         return;
-    bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
     conn->n_window = 0;
     set_timer(conn, http->options.header_timeout_s);
     if (conn->request.head.expects_continue && !evbuffer_get_length(bufferevent_get_input(conn->bev)))
@@ -505,11 +538,12 @@ static void conn_process(struct http_conn *conn)
         }
     }
     conn->is_processing = false;
+    pace_reading(conn);
     bool is_between = conn->state == CONN_IDLE || conn->state == CONN_HEAD || conn->state == CONN_BODY ||
                       conn->state == CONN_SKIP;
-    bool has_output = evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0;
     if (!conn->saw_end || !is_between || conn->is_doomed ||
-        (conn->state == CONN_IDLE && has_output && evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0))
+        (conn->state == CONN_IDLE && has_output(conn) &&
+         evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0))
         return;
     /* No further request can be completed. */
     conn->state = CONN_FLUSH;
@@ -522,8 +556,9 @@ static void conn_process(struct http_conn *conn)
 static void on_read(struct bufferevent *bev, void *arg)
 {
     struct http_conn *conn = arg;
+    (void)bev;
     if (conn->state == CONN_LINGER || conn->state == CONN_FLUSH)
-        evbuffer_drain(bufferevent_get_input(bev), evbuffer_get_length(bufferevent_get_input(bev)));
+        drop_input(conn);
     else
         conn_process(conn);
 }
@@ -532,13 +567,17 @@ static void on_read(struct bufferevent *bev, void *arg)
 static void on_write(struct bufferevent *bev, void *arg)
 {
     struct http_conn *conn = arg;
-    if (evbuffer_get_length(bufferevent_get_output(bev)) > 0)
+    if (has_output(conn))
         return;
-    http_hold_memory(conn, NULL);
-    if (conn->state == CONN_FLUSH)
+    conn_release_reply(conn);
+    if (conn->state != CONN_ANSWER && !conn->seat.is_idle)
+        leave_work(conn);
+    if (conn->state == CONN_FLUSH) {
         conn_linger(conn);
-    else if (conn->state == CONN_IDLE)
+    } else if (conn->state == CONN_IDLE) {
+        set_timer(conn, conn->http->options.idle_timeout_s);
         conn_process(conn);
+    }
 }
 
 static void drop_handshake(struct http_conn *conn, const char *why)
@@ -729,7 +768,6 @@ void http_accept(struct http *http, int fd, const char *peer, enum http_service 
     struct timeval write_timeout = { .tv_sec = http->options.idle_timeout_s };
     bufferevent_set_timeouts(bev, NULL, &write_timeout);
     bufferevent_setcb(bev, on_read, on_write, bev_on_event, conn);
-    bufferevent_setwatermark(bev, EV_READ, 0, PIPELINE_BYTES);
     bufferevent_enable(bev, EV_READ | EV_WRITE);
     set_timer(conn, conn->is_handshaking ? http->options.header_timeout_s : http->options.idle_timeout_s);
 }
@@ -753,8 +791,7 @@ void http_drain(struct http *http)
     http_leave(http);
     LIST_FOREACH (conn, &http->conns, link) {
         conn->closes = true;
-        if (conn->state == CONN_IDLE && !evbuffer_get_length(bufferevent_get_output(conn->bev)) &&
-            !has_input(conn))
+        if (conn->state == CONN_IDLE && !has_output(conn) && !has_input(conn))
             conn_doom(conn);
     }
 }
@@ -763,7 +800,7 @@ bool http_is_busy(const struct http *http)
 {
     const struct http_conn *conn;
     LIST_FOREACH (conn, &http->conns, link)
-        if (conn->state == CONN_ANSWER || evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0)
+        if (conn->state == CONN_ANSWER || has_output(conn))
             return true;
     return false;
 }

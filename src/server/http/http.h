@@ -44,6 +44,9 @@ struct http_options {
     void (*request)(void *user, struct http_conn *conn);
     /* Called before the head of every reply is written, to add headers. May be NULL. */
     void (*reply)(void *user, struct http_conn *conn, int status);
+    /* A whole reply was not sent, because the client's replies take too much memory. Must reply with this
+     * error. */
+    void (*fail)(void *user, struct http_conn *conn, const struct tutti_error *err);
     /* The reply's last byte is in the socket buffer, or the client has disconnected (is_complete
      * false). May be NULL. status 0: no reply had begun. */
     void (*done)(void *user, struct http_conn *conn, int status, bool is_complete);
@@ -110,6 +113,8 @@ struct http_body *http_take_body(struct http_conn *conn);
 /* Memory of a reply to this request, which the caller sets with http_body_set_charge(). It may outlive the
  * connection, and is freed as a body. NULL: out of memory. */
 struct http_body *http_reply_memory(const struct http_conn *conn);
+/* TUTTI_E_BUSY: the replies to the client's requests, with that one, take too much memory. */
+MUST_CHECK enum tutti_status http_check_reply_memory(const struct http_body *memory, struct tutti_error *err);
 
 /* Sets the client of the request after its key was checked; the name is cut after 63 bytes. "" and 0
  * until it is set. */
@@ -137,10 +142,12 @@ void http_header(struct http_conn *conn, const char *name, const char *value);
 void http_close_after_body(struct http_conn *conn);
 
 /* Sends the whole reply. type: its Content-Type; NULL: no body. The connection then goes on to its
- * next request. */
+ * next request. The reply counts against the client's memory until the client has read it; if it does not
+ * fit, the callback fail replies instead. */
 void http_reply(struct http_conn *conn, int status, const char *type, const void *body, size_t n_bytes);
-/* Before http_reply(): frees this memory when the client has read the reply. */
-void http_hold_memory(struct http_conn *conn, struct http_body *memory);
+/* Counts the bytes of a whole reply before http_reply(), for a caller that collects them. TUTTI_E_BUSY: they
+ * do not fit; the reply's headers are dropped. */
+MUST_CHECK enum tutti_status http_hold_reply(struct http_conn *conn, size_t n_bytes, struct tutti_error *err);
 
 /* A chunked reply. Each write goes out at once. A client that leaves more than max_output_bytes
  * unread, or reads nothing for idle_timeout_s, is dropped: later writes are ignored and the abort

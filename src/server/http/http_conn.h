@@ -50,7 +50,7 @@ struct http_conn {
     struct http_request request;
     struct http_body *body; /* or the memory charged for the unfinished head; NULL: none */
     size_t n_window;        /* size of the body at the start of the current timeout */
-    uint64_t probe_us;      /* when the server last wrote to a client that has shut down its side */
+    uint64_t probe_us; /* when the server last wrote to a client to find out whether it has disconnected */
     struct http_chunks chunks;
     size_t n_scanned; /* bytes of the input without the end of a head */
     size_t n_unread;  /* bytes of a body to discard before the next request */
@@ -63,8 +63,9 @@ struct http_conn {
     void *aborted_user;
 };
 
-void conn_next(struct http_conn *conn); /* after a complete reply */
-void conn_doom(struct http_conn *conn); /* closes it soon, from the loop */
+void conn_next(struct http_conn *conn);          /* after a complete reply */
+void conn_doom(struct http_conn *conn);          /* closes it soon, from the loop */
+void conn_release_reply(struct http_conn *conn); /* its client has read the reply */
 void conn_reply_error(struct http_conn *conn, int status, const char *why);
 void request_id_make(char *out, size_t n_bytes);
 

@@ -10,7 +10,10 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { HEAD_BYTES = 320 }; /* lines of a usual reply, so that the buffer does not grow */
+enum {
+    HEAD_BYTES = 320,              /* lines of a usual reply, so that the buffer does not grow */
+    SMALL_REPLY_BYTES = 64 * 1024, /* smaller replies are limited by the number of connections */
+};
 
 static const char *reason_of(int status)
 {
@@ -73,10 +76,43 @@ struct http_body *http_take_body(struct http_conn *conn)
     return body;
 }
 
-void http_hold_memory(struct http_conn *conn, struct http_body *memory)
+enum tutti_status http_check_reply_memory(const struct http_body *memory, struct tutti_error *err)
+{
+    size_t most;
+    if (http_body_fits(memory))
+        return TUTTI_OK;
+    (void)http_body_is_too_large(memory, &most);
+    return error_set(err, TUTTI_E_BUSY,
+                     "the replies to your requests take more memory than the %zu MiB that one client may "
+                     "use at the same time (a larger --max-body gives more): ask for fewer answers, tokens "
+                     "or log-probabilities at once, or try again later",
+                     most / (1024 * 1024));
+}
+
+void conn_release_reply(struct http_conn *conn)
 {
     http_body_free(conn->unsent);
-    conn->unsent = memory;
+    conn->unsent = NULL;
+}
+
+enum tutti_status http_hold_reply(struct http_conn *conn, size_t n_bytes, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    if (n_bytes <= SMALL_REPLY_BYTES)
+        return TUTTI_OK;
+    conn_release_reply(conn); /* of a reply of which at most 64 KiB wait */
+    conn->unsent = http_reply_memory(conn);
+    if (!conn->unsent) {
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for the reply");
+    } else {
+        http_body_set_charge(conn->unsent, n_bytes);
+        st = http_check_reply_memory(conn->unsent, err);
+    }
+    if (st != TUTTI_OK) {
+        conn_release_reply(conn);
+        buf_clear(&conn->extra);
+    }
+    return st;
 }
 
 void http_set_caller(struct http_conn *conn, const char *name, uint64_t tenant)
@@ -192,7 +228,7 @@ static void conn_finish_reply(struct http_conn *conn)
 {
     struct http *http = conn->http;
     if (evbuffer_get_length(bufferevent_get_output(conn->bev)) == 0)
-        http_hold_memory(conn, NULL);
+        conn_release_reply(conn);
     conn->aborted = NULL;
     if (http->options.done)
         http->options.done(http->options.user, conn, conn->status, true);
@@ -207,6 +243,11 @@ void http_reply(struct http_conn *conn, int status, const char *type, const void
     bool has_body = type && n_bytes > 0 &&
                     !(conn->request.head.method && !strcmp(conn->request.head.method, "HEAD"));
     struct buf head = { 0 };
+    struct tutti_error err;
+    if (has_body && http_hold_reply(conn, n_bytes, &err) != TUTTI_OK) {
+        conn->http->options.fail(conn->http->options.user, conn, &err);
+        return;
+    }
     if (make_head(conn, status, type, length_line, &head))
         conn_put(conn, (struct iovec[]){ iovec_of(head.bytes, head.n_bytes), iovec_of(body, n_bytes) },
                  has_body ? 2 : 1);

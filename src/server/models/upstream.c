@@ -51,21 +51,28 @@ static void lose(struct upstream *up, const struct tutti_error *err)
     handler.lost(handler.user, err);
 }
 
+/* The reply has begun. */
+static void refuse(struct upstream *up, const struct tutti_error *err)
+{
+    if (up->conn)
+        http_on_abort(up->conn, NULL, NULL);
+    if (up->conn)
+        up->handler.failed(up->handler.user, up->conn, err);
+    else
+        up->got(up->handler.user, NULL, 0);
+    end(up);
+}
+
 static void fail(struct upstream *up, const char *why)
 {
     struct tutti_error err;
     error_set(&err, TUTTI_E_CLOSED, "the process of the model %s", why);
-    if (up->conn)
-        http_on_abort(up->conn, NULL, NULL);
-    if (up->conn && !up->has_head) {
-        lose(up, &err);
+    if (!up->conn || up->has_head) {
+        refuse(up, &err);
         return;
     }
-    if (up->conn)
-        up->handler.failed(up->handler.user, up->conn, &err);
-    else
-        up->got(up->handler.user, NULL, 0);
-    end(up);
+    http_on_abort(up->conn, NULL, NULL);
+    lose(up, &err);
 }
 
 static void on_abort(void *user)
@@ -154,6 +161,20 @@ static bool read_head(struct upstream *up, char *text)
     return up->status >= 200 && up->status <= 599 && (up->is_chunked || up->has_length || up->has_no_body);
 }
 
+/* Counts a whole reply, which is collected, against the memory of its client. False: the client was refused. */
+static bool hold_body(struct upstream *up)
+{
+    struct tutti_error err;
+    if (!up->conn || up->is_chunked || up->has_no_body)
+        return true;
+    enum tutti_status st = http_hold_reply(up->conn, (size_t)up->n_left, &err);
+    if (st == TUTTI_OK && !buf_reserve_exact(&up->body, (size_t)up->n_left))
+        st = error_set(&err, TUTTI_E_MEMORY, "out of memory for the reply");
+    if (st != TUTTI_OK)
+        refuse(up, &err);
+    return st == TUTTI_OK;
+}
+
 /* False: it is not complete yet, or the request has failed. */
 static bool take_head(struct upstream *up, struct evbuffer *in)
 {
@@ -178,6 +199,8 @@ static bool take_head(struct upstream *up, struct evbuffer *in)
     }
     if (up->handler.begun)
         up->handler.begun(up->handler.user);
+    if (!hold_body(up))
+        return false;
     if (up->is_chunked && up->conn && !up->has_no_body)
         http_stream_begin(up->conn, up->status, up->type.n_bytes > 0 ? up->type.bytes : NULL);
     return true;
