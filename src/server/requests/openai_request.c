@@ -133,7 +133,7 @@ static enum tutti_status read_seed(struct api_request *req, struct tutti_error *
         return TUTTI_OK;
     if (!json_is_integer(seed))
         return json_wrong_type("seed", "an integer", seed, err);
-    req->sampling.has_seed = true;
+    req->sampling.has_seed = json_integer_value(seed) != -1; /* random, as in vLLM and llama-server */
     req->sampling.seed = (uint64_t)json_integer_value(seed);
     return TUTTI_OK;
 }
