@@ -98,6 +98,12 @@ def test_the_seed_minus_1_is_a_random_one(server, path, body):
     assert len(set(contents)) > 1
 
 
+@pytest.mark.parametrize("name", ["top_p", "typical_p"])
+def test_of_no_probability_one_token_is_left(server, name):
+    body = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 2, name: 0}
+    assert len({server.post("/v1/completions", {**body, "seed": seed}).json()["choices"][0]["text"] for seed in range(4)}) == 1
+
+
 def test_choices_of_one_request_differ_and_repeat(server):
     def choices():
         body = server.chat("Tell me a story about a bear named Tom.", temperature=1.3, seed=5, n=3).json()

@@ -146,6 +146,7 @@ def test_harmless_fields_change_nothing(server):
     ("/v1/completions", {"prompt": "a", "repeat_last_n": 64, "presence_penalty": 1}, "repeat_last_n", "whole answer"),
     ("/v1/completions", {"prompt": "a", "num_beams": 2, "temperature": 0.7}, "temperature", "draws no tokens"),
     ("/v1/completions", {"prompt": "a", "num_beams": 2, "top_k": 5}, "top_k", "draws no tokens"),
+    ("/v1/completions", {"prompt": "a", "num_beams": 2, "typical_p": 0}, "typical_p", "draws no tokens"),
     ("/v1/chat/completions", {**HI, "tools": [{"type": "function", "function": {"name": "f", "paramters": {}}}]}, "tools[0].function.paramters", "did you mean parameters?"),
     ("/v1/chat/completions", {"messages": [{**HI["messages"][0], "tool_call": []}]}, "messages[0].tool_call", "did you mean tool_calls?"),
     ("/v1/chat/completions", {"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call", "use tool_calls"),

@@ -93,8 +93,11 @@ enum tutti_status api_read_fields(struct api_request *req, struct tutti_error *e
             st = read_field(req, &FIELDS[i], err);
     if (req->sampling.top_k < 0)
         req->sampling.top_k = 0; /* -1 commonly means off */
+    /* Only the most probable token, and the most typical one: the engine's 0 would be off. */
     if (req->sampling.top_p <= 0.0f)
-        req->sampling.top_p = FLT_MIN; /* only the most probable token */
+        req->sampling.top_p = FLT_MIN;
+    if (req->sampling.typical_p <= 0.0f && json_field(req->root, "typical_p"))
+        req->sampling.typical_p = FLT_MIN;
     return st;
 }
 
@@ -220,7 +223,7 @@ static enum tutti_status check_draws(const struct api_request *req, struct tutti
                   { "top_p", 1, 1 },
                   { "top_k", 0, -1 },
                   { "min_p", 0, 0 },
-                  { "typical_p", 1, 0 } };
+                  { "typical_p", 1, 1 } };
     for (size_t i = 0; i < sizeof DRAWS / sizeof *DRAWS && req->n_beams > 1; i++) {
         const json_t *value = json_field(req->root, DRAWS[i].name);
         double number = json_number_value(value);
