@@ -450,14 +450,15 @@ static void deliver(struct job *job, size_t index, const struct tutti_event *eve
     }
 }
 
-/* A prompt that did not start is charged only for parsing. A beam search is charged for the tokens of all its beams, also if it was
- * cancelled. */
+/* A prompt of which no choice has started is charged only for parsing. A beam search is charged for the tokens of all its beams, also
+ * if it was cancelled. */
 static void job_charge(struct job *job, struct submission *sub, const struct tutti_event *event)
 {
     const struct reply_choice
         *choice = &job->choices[sub->index * (size_t)job->req.n + (size_t)event->choice];
     struct client_counts *counts = &job->client->counts;
-    bool is_unbegun = event->finish != TUTTI_FINISH_NONE && event->queue_us == 0 && event->ttft_us == 0;
+    bool is_unbegun = sub->n_accounted == 0 && event->finish != TUTTI_FINISH_NONE && event->queue_us == 0 &&
+                      event->ttft_us == 0;
     int64_t n_prompt = is_unbegun ? 0 : (int64_t)event->n_prompt_tokens;
     int64_t n_read = is_unbegun ? api_request_read_cost(&job->req, sub->index) : 0; /* parsed in vain */
     int64_t n_generated = (int64_t)choice->n_new;
