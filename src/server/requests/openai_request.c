@@ -522,6 +522,8 @@ enum tutti_status api_request_read_value(struct api_request *out, enum api_kind 
     st = api_read_messages(out, err);
     if (st == TUTTI_OK)
         st = api_read_tools(out, err);
+    if (st == TUTTI_OK)
+        st = api_prepare_calls(out, &info, err);
     return st == TUTTI_OK ? check_min_tokens(out, err) : st;
 }
 
@@ -547,6 +549,7 @@ void api_request_clear(struct api_request *req)
     free(req->schema);
     ids_clear(&req->ids);
     ids_clear(&req->stop_ids);
+    tutti_tool_parser_free(req->tool_parser);
     json_decref(req->root);
     *req = (struct api_request){ 0 };
 }
@@ -721,4 +724,6 @@ void api_request_trim(struct api_request *req)
             json_object_del(req->root, key);
     }
     req->n_bytes = 2 * ((req->root ? json_tree_bytes(req->root) : 0) + req->ids.n * sizeof *req->ids.ids);
+    if (req->tool_parser)
+        req->n_bytes += json_tree_bytes(json_object_get(req->root, "tools"));
 }

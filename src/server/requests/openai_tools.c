@@ -261,3 +261,14 @@ enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *er
         st = api_dump(req, tools, &req->tools, err);
     return st == TUTTI_OK ? read_template_fields(req, err) : st;
 }
+
+enum tutti_status api_prepare_calls(struct api_request *req, const struct tutti_model_info *info,
+                                    struct tutti_error *err)
+{
+    bool is_grammar_of_calls = req->grammar_kind >= TUTTI_GRAMMAR_TOOL_CALLS;
+    /* With another grammar the whole answer is content, whatever it looks like. */
+    if (!req->tools || (req->grammar_kind != TUTTI_GRAMMAR_NONE && !is_grammar_of_calls))
+        return TUTTI_OK;
+    const char *form = is_grammar_of_calls && info->written_form ? info->written_form : info->tool_form;
+    return tutti_tool_parser_new(&req->tool_parser, form, req->tools, false, err);
+}
