@@ -128,6 +128,13 @@ def test_harmless_fields_change_nothing(server):
     assert server.log().count("made_up_by_a_client") == 1
 
 
+def test_tools_that_are_left_out_are_logged_once(server):
+    for _ in range(2):
+        assert server.post("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}], "max_output_tokens": 1}).status_code == 200
+    told = 'a request has a tool of type "web_search", which was ignored: models call functions only'
+    assert server.wait_for_log(told).count(told) == 1
+
+
 @pytest.mark.parametrize("path, body, param, words", [
     ("/v1/chat/completions", {**HI, "maxTokens": 4}, "maxTokens", "did you mean max_tokens?"),
     ("/v1/chat/completions", {**HI, "temprature": 0}, "temprature", "did you mean temperature?"),

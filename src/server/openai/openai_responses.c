@@ -59,15 +59,26 @@ static const char *item_status(const struct answer_event *event)
     return event->moment != ANSWER_END ? "in_progress" : event->is_cut ? "incomplete" : "completed";
 }
 
+/* {"name"} of the function that is called, and "namespace" if it is in one. */
+static json_t *function_name(const struct job *job, const struct answer_event *event)
+{
+    json_t *name = json_text(event->name, event->n_name);
+    const json_t *own = name ? responses_function(&job->req, json_string_value(name)) : NULL;
+    if (!own)
+        return json_pack("{s:o}", "name", name);
+    json_decref(name);
+    return json_copy((json_t *)(uintptr_t)own);
+}
+
 static json_t *call_value(const struct job *job, const struct answer_event *event)
 {
     char id[CALL_ID_BYTES];
     const struct call_name named = { 0, event->call, event->id, event->name, event->n_name };
     calls_make_id(job, &named, "call", id);
-    return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o}", "type", "function_call", "id",
-                     call_item_id(job, event->call), "call_id", id, "status", item_status(event), "name",
-                     json_text(event->name, event->n_name), "arguments",
-                     json_text(event->text, event->n_bytes));
+    json_t *value = json_pack("{s:s, s:o, s:s, s:s}", "type", "function_call", "id",
+                              call_item_id(job, event->call), "call_id", id, "status", item_status(event));
+    return json_merge(json_merge(value, function_name(job, event)),
+                      json_pack("{s:o}", "arguments", json_text(event->text, event->n_bytes)));
 }
 
 static json_t *usage_value(const struct job *job)
@@ -230,10 +241,11 @@ static void emit_call(struct job *job, struct reply_choice *choice, const struct
                        n_items(choice), "delta", json_text(event->text, event->n_bytes)));
         break;
     case ANSWER_END:
-        emit(job, choice, "response.function_call_arguments.done",
-             json_pack("{s:o, s:I, s:o, s:o}", "item_id", call_item_id(job, event->call), "output_index",
-                       n_items(choice), "name", json_text(event->name, event->n_name), "arguments",
-                       json_text(event->text, event->n_bytes)));
+        emit(
+            job, choice, "response.function_call_arguments.done",
+            json_merge(json_pack("{s:o, s:I, s:o}", "item_id", call_item_id(job, event->call), "output_index",
+                                 n_items(choice), "arguments", json_text(event->text, event->n_bytes)),
+                       function_name(job, event)));
         break;
     }
 }

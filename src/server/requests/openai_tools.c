@@ -173,7 +173,7 @@ static enum tutti_status read_tool_choice(struct api_request *req, const json_t 
     bool is_required = word && !strcmp(word, "required");
     if (json_array_size(tools) == 0 && (is_required || json_is_object(choice)))
         return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
-                               "tool_choice is only allowed with tools");
+                               "tool_choice is only allowed with tools that are functions");
     /* response_format applies to answers without a call. */
     bool has_grammar = req->grammar_field && strcmp(req->grammar_field, "response_format") != 0;
     if (req->n_beams > 1 || has_grammar)
