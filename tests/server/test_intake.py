@@ -217,6 +217,22 @@ def test_large_replies_are_written_by_a_worker(server):
     assert loop_after - loop < (intake_after - intake) / 4, (loop_after - loop, intake_after - intake)
 
 
+REPEATED = {"input": "x", "max_output_tokens": 1, "metadata": {"a": [1.5] * 100000}}
+
+
+@pytest.mark.parametrize("path, body, part", [
+    ("/v1/completions", {"prompt": [5] * 500, "max_tokens": 1, "echo": True, "logprobs": 20, "n": 16, "temperature": 0, "stream": True}, 4),
+    ("/v1/responses", REPEATED, 8), ("/v1/responses", {**REPEATED, "stream": True}, 8)], ids=["echo", "repeated", "repeated in a stream"])
+def test_what_replies_have_from_the_request_is_written_by_a_worker(server, path, body, part):
+    """The tokens of a prompt at the start of each choice of a stream, and the fields that a response repeats: three times in a stream."""
+    body = json.dumps(body)
+    loop, intake = loop_and_intake_ns(server)
+    for _ in range(3):
+        assert send(server, path, body).status_code == 200
+    loop_after, intake_after = loop_and_intake_ns(server)
+    assert loop_after - loop < (intake_after - intake) / part, (loop_after - loop, intake_after - intake)
+
+
 def peak_mb(server):
     with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
         return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) / 1024

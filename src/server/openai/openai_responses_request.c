@@ -581,6 +581,20 @@ static enum tutti_status make_chat(json_t *root, json_t **out, struct tutti_erro
     return st;
 }
 
+/* Bytes of what the reply may have from the request: all but the input. */
+static size_t repeated_bytes(const json_t *root)
+{
+    size_t n_bytes = 0;
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)root, name, value)
+    {
+        if (strcmp(name, "input") != 0)
+            n_bytes += json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
+    }
+    return n_bytes;
+}
+
 enum tutti_status responses_read(struct api_request *req, struct app *app, json_t *root,
                                  struct tutti_error *err)
 {
@@ -596,7 +610,9 @@ enum tutti_status responses_read(struct api_request *req, struct app *app, json_
     if (st != TUTTI_OK)
         return st;
     st = api_request_read_value(req, API_CHAT, app->model, chat, err);
-    if (st != TUTTI_OK && err)
+    if (st == TUTTI_OK)
+        req->n_repeated_bytes = repeated_bytes(json_object_get(chat, ORIGINAL));
+    else if (err)
         responses_name_field(err);
     return st;
 }

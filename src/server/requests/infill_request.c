@@ -323,6 +323,8 @@ enum tutti_status infill_read_body(struct api_request *req, struct app *app, jso
         st = read_gap(req, app, json_string_value(prompt), json_string_length(prompt), err);
     if (st == TUTTI_OK)
         st = add_stops(req, app, err);
+    for (size_t i = 0; i < req->n_stop; i++)
+        req->n_repeated_bytes += req->stop[i].n_bytes;
     req->no_answer = is_prefill;
     req->scores = req->infill.returns_tokens || req->stream; /* the reply has the ids of tokens */
     json_decref(prompt);

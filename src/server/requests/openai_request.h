@@ -77,6 +77,7 @@ struct api_request {
     enum api_kind kind;
     json_t *root;   /* strings below are borrowed from here */
     size_t n_bytes; /* memory of the request, including the engine's copy; set by api_request_trim() */
+    size_t n_repeated_bytes; /* of JSON, which the reply has from the request */
     const char *model;
     const char *adapter; /* the one that model names; NULL: none. Set by job_open() */
     struct tutti_message *messages;
