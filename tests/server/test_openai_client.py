@@ -232,4 +232,7 @@ def test_log_probabilities_of_a_response(client):
     streamed = [entry for event in events if event.type == "response.output_text.delta" for entry in event.logprobs]
     assert [entry.logprob for entry in streamed] == [entry.logprob for entry in want]
     assert len(events[-1].response.output[0].content[0].logprobs) == len(want)
+    done = {event.type: event for event in events if event.type.endswith(".done")}  # which come at the same time as the last event
+    assert done["response.output_text.done"].logprobs == done["response.content_part.done"].part.logprobs == []
+    assert done["response.output_item.done"].item.content[0].logprobs == []
     assert client.responses.create(model="demo", input="x", max_output_tokens=2).output[0].content[0].logprobs == []

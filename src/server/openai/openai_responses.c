@@ -199,6 +199,8 @@ static void output_add_item(struct job *job, struct reply_choice *choice, json_t
         job_fail_memory(job);
 }
 
+/* At its end a text's log-probabilities are in the last event of the stream only, which has the whole response: they are large,
+ * and the client has had them with the text. */
 static void emit_text(struct job *job, struct reply_choice *choice, const struct answer_event *event)
 {
     switch (event->moment) {
@@ -215,15 +217,10 @@ static void emit_text(struct job *job, struct reply_choice *choice, const struct
         break;
     case ANSWER_END:
         emit(job, choice, "response.output_text.done",
-             text_event(job, choice, "text", json_text(event->text, event->n_bytes),
-                        answer_logprobs(choice, event->text, event->n_bytes)));
+             text_event(job, choice, "text", json_text(event->text, event->n_bytes), json_array()));
         emit(job, choice, "response.content_part.done",
-             text_event(job, choice, "part",
-                        part_value(event->text, event->n_bytes,
-                                   answer_logprobs(choice, event->text, event->n_bytes)),
-                        NULL));
-        emit_item_done(job, choice,
-                       text_item(job, event, answer_logprobs(choice, event->text, event->n_bytes)));
+             text_event(job, choice, "part", part_value(event->text, event->n_bytes, json_array()), NULL));
+        emit_item_done(job, choice, text_item(job, event, json_array()));
         break;
     }
 }
