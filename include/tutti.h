@@ -709,6 +709,10 @@ typedef struct tutti_tool_parser tutti_tool_parser;
 TUTTI_API enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const char *form,
                                                   const char *tools, bool any_arguments,
                                                   struct tutti_error *err);
+/* Another parser with the form and the tools of parser, for another answer. It shares the parsed tools, which may be
+ * large: one thread at a time may use parsers that share them. Either may be freed first. TUTTI_E_MEMORY. */
+TUTTI_API enum tutti_status tutti_tool_parser_clone(tutti_tool_parser **out, const tutti_tool_parser *parser,
+                                                    struct tutti_error *err);
 TUTTI_API void tutti_tool_parser_free(tutti_tool_parser *parser); /* NULL is allowed */
 
 /* A part of one call. The arguments of all deltas of an index, joined, are JSON. Pointers are valid

@@ -189,6 +189,11 @@ static void send_body(struct job *job, const struct buf *body)
         return;
     }
     struct http_conn *conn = job_take_conn(job);
+    if (http_stream_has_begun(conn)) {
+        http_stream_write(conn, body->bytes, body->n_bytes);
+        http_stream_end(conn);
+        return;
+    }
     http_body_free(job->reply_memory); /* http_reply() counts the body */
     job->reply_memory = NULL;
     http_reply(conn, 200, "application/json", body->bytes, body->n_bytes);
@@ -224,18 +229,19 @@ static size_t token_bytes(const struct job *job, size_t n)
     return n * (job->req.logprobs ? ((size_t)job->req.top_logprobs + 1) * ENTRY_BYTES : TEXT_BYTES);
 }
 
+enum { LARGE_BYTES = 64 * 1024 }; /* writing more on the loop would delay other streams */
+
 /* Cost of writing the reply: about its bytes. */
 static size_t reply_cost(const struct job *job)
 {
     size_t n = job_n_generated(job);
     if (job->req.reports_prompt)
         n += job_n_prompt_tokens(job, NULL) * (size_t)job->req.n;
-    return job->n_reply_bytes + token_bytes(job, n);
+    return job->n_reply_bytes + job->req.n_repeated_bytes + token_bytes(job, n);
 }
 
 void job_reply(struct job *job, job_write_fn *write)
 {
-    enum { LARGE_BYTES = 64 * 1024 }; /* writing more on the loop would delay other streams */
     static const struct intake_route WRITE = { .read = write_reply, .done = send_reply };
     size_t cost = reply_cost(job);
     job->write = write;
@@ -435,14 +441,15 @@ static void deliver(struct job *job, size_t index, const struct tutti_event *eve
     }
 }
 
-/* A prompt that did not start is charged only for parsing. A beam search is charged for the tokens of all its beams, also if it was
- * cancelled. */
+/* A prompt of which no choice has started is charged only for parsing. A beam search is charged for the tokens of all its beams, also
+ * if it was cancelled. */
 static void job_charge(struct job *job, struct submission *sub, const struct tutti_event *event)
 {
     const struct reply_choice
         *choice = &job->choices[sub->index * (size_t)job->req.n + (size_t)event->choice];
     struct client_counts *counts = &job->client->counts;
-    bool is_unbegun = event->finish != TUTTI_FINISH_NONE && event->queue_us == 0 && event->ttft_us == 0;
+    bool is_unbegun = sub->n_accounted == 0 && event->finish != TUTTI_FINISH_NONE && event->queue_us == 0 &&
+                      event->ttft_us == 0;
     int64_t n_prompt = is_unbegun ? 0 : (int64_t)event->n_prompt_tokens;
     int64_t n_read = is_unbegun ? api_request_read_cost(&job->req, sub->index) : 0; /* parsed in vain */
     int64_t n_generated = (int64_t)choice->n_new;
@@ -454,11 +461,17 @@ static void job_charge(struct job *job, struct submission *sub, const struct tut
     sub->n_charged = sub->n_accounted = n_prompt;
 }
 
+/* The choice that an event is about. */
+static size_t choice_of(const struct job *job, const struct inbox_event *item)
+{
+    return item->submission->index * (size_t)job->req.n + (size_t)item->event.choice;
+}
+
 static void handle_event(struct job *job, const struct inbox_event *item)
 {
     const struct tutti_event *event = &item->event;
     struct submission *sub = item->submission;
-    size_t index = sub->index * (size_t)job->req.n + (size_t)event->choice;
+    size_t index = choice_of(job, item);
     struct reply_choice *choice = &job->choices[index];
 
     choice->n_new = event->n_generated_tokens - choice->n_generated;
@@ -488,55 +501,86 @@ static void handle_event(struct job *job, const struct inbox_event *item)
         submit_more(job);
 }
 
-static void job_read_prompt(struct intake_task *task)
+/* ---- the beginning of a choice ---- */
+
+/* Before the first waiting event is handled: reads its data about the prompt, if nothing has yet, and writes what a stream
+ * begins with. False: out of memory. */
+static bool read_beginning(struct job *job, struct buf *opening)
 {
-    struct job *job = task->user;
     const struct inbox_event *item = job->first_event;
     struct submission *sub = item->submission;
-    if (!job->api->read_prompt(job, sub, &item->event))
-        task->status = TUTTI_E_MEMORY;
-    sub->n_prompt_bytes = sub->prompt_text.capacity + (sub->prompt ? json_tree_bytes(sub->prompt) : 0);
+    if (job->req.reports_prompt && !sub->is_prompt_read) {
+        if (!job->api->read_prompt(job, sub, &item->event))
+            return false;
+        sub->n_prompt_bytes = sub->prompt_text.capacity + (sub->prompt ? json_tree_bytes(sub->prompt) : 0);
+    }
+    return !job->req.stream || !job->api->open || job->api->open(job, choice_of(job, item), opening);
 }
 
-static void prompt_was_read(struct intake_task *task, struct http_conn *conn)
+/* After read_beginning(), on the loop. */
+static void begin_choice(struct job *job, bool ok, const struct buf *opening)
+{
+    const struct inbox_event *item = job->first_event;
+    struct submission *sub = item->submission;
+    size_t n_new = sub->is_prompt_read ? 0 : sub->n_prompt_bytes;
+    sub->is_prompt_read = job->choices[choice_of(job, item)].is_open = true;
+    if (!ok) {
+        job_fail_memory(job);
+        return;
+    }
+    job_count(job, n_new);
+    if (opening->n_bytes > 0 && job->conn) {
+        job_begin_stream(job);
+        http_stream_write(job->conn, opening->bytes, opening->n_bytes);
+    }
+}
+
+static void job_read_beginning(struct intake_task *task)
+{
+    if (!read_beginning(task->user, &task->reply))
+        task->status = TUTTI_E_MEMORY;
+}
+
+static void beginning_was_read(struct intake_task *task, struct http_conn *conn)
 {
     struct job *job = task->user;
     (void)conn;
     job->is_working = false;
-    if (task->status != TUTTI_OK)
-        job_fail_memory(job);
-    else
-        job_count(job, job->first_event->submission->n_prompt_bytes);
+    begin_choice(job, task->status == TUTTI_OK, &task->reply);
     handle_events(job);
 }
 
-/* Called before the first event of a prompt. True: a worker reads the event's data about the prompt
- * first, and the event waits. */
-static bool start_prompt(struct job *job, const struct inbox_event *item)
+/* Called before an event. True: it is the first one of its choice, for which a worker reads or writes something first. */
+static bool start_choice(struct job *job, const struct inbox_event *item)
 {
-    static const struct intake_route READ = { .read = job_read_prompt, .done = prompt_was_read };
+    static const struct intake_route READ = { .read = job_read_beginning, .done = beginning_was_read };
     const struct tutti_event *event = &item->event;
-    struct submission *sub = item->submission;
-    if (!job->req.reports_prompt || sub->is_prompt_read || event->finish == TUTTI_FINISH_ERROR ||
+    bool reads = job->req.reports_prompt && !item->submission->is_prompt_read;
+    bool opens = job->req.stream && job->api->open && !job->choices[choice_of(job, item)].is_open;
+    if ((!reads && !opens) || event->finish == TUTTI_FINISH_ERROR ||
         event->finish == TUTTI_FINISH_CANCELLED || !is_listened_to(job))
         return false;
-    sub->is_prompt_read = true;
-    bool ok;
-    if (job->app->intake)
-        ok = job->is_working = intake_run(job->app, owner_of(job), token_bytes(job, event->n_prompt_tokens),
-                                          &READ, job);
-    else /* a batch file: there is no other client */
-        ok = job->api->read_prompt(job, sub, event);
-    if (!ok)
-        job_fail_memory(job);
-    return job->is_working;
+    size_t cost = job->req.n_repeated_bytes +
+                  (job->req.reports_prompt ? token_bytes(job, event->n_prompt_tokens) : 0);
+    bool is_large = reads || cost * job->n_choices > LARGE_BYTES; /* the choices may begin at the same time */
+    if (is_large && job->app->intake) { /* NULL: a batch file, and there is no other client */
+        job->is_working = intake_run(job->app, owner_of(job), cost, &READ, job);
+        if (!job->is_working)
+            job_fail_memory(job);
+        return job->is_working;
+    }
+    struct buf opening = { 0 };
+    bool ok = read_beginning(job, &opening);
+    begin_choice(job, ok, &opening);
+    buf_clear(&opening);
+    return false;
 }
 
 static void handle_events(struct job *job)
 {
     while (!job->is_working && job->first_event) {
         struct inbox_event *item = job->first_event;
-        if (start_prompt(job, item))
+        if (start_choice(job, item))
             return;
         job->first_event = item->next;
         handle_event(job, item);

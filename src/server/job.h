@@ -59,6 +59,7 @@ struct reply_choice {
     double logprob_sum; /* over n_scored tokens */
     size_t n_scored;
     enum tutti_finish finish;
+    bool is_open; /* what its stream begins with was written */
     bool has_begun;
     bool reasoning_is_over, message_is_over; /* these parts of the turn were passed on */
     bool has_stop_token;                     /* ended with a stop token of the model */
@@ -69,7 +70,7 @@ struct reply_choice {
 
 struct job;
 
-/* Appends a whole reply. False: out of memory. */
+/* Appends a whole reply, or the end of a stream. False: out of memory. */
 typedef bool job_write_fn(struct job *job, struct buf *out);
 
 /* How an API parses its requests and writes its replies. */
@@ -88,6 +89,9 @@ struct job_api {
     /* On a worker, before the first event() of a prompt whose request has reports_prompt: sets
      * sub->prompt and sub->prompt_text. False: out of memory. NULL: nothing to do. */
     bool (*read_prompt)(const struct job *job, struct submission *sub, const struct tutti_event *event);
+    /* Streams, after that and before the first event() of each choice: appends what the choice begins with. On a
+     * worker if that is large. False: out of memory. NULL: nothing to do. */
+    bool (*open)(struct job *job, size_t index, struct buf *out);
     /* An event of a choice, while the client is connected. */
     void (*event)(struct job *job, size_t index, struct reply_choice *choice,
                   const struct tutti_event *event);
@@ -167,8 +171,8 @@ void job_describe(const struct job *job, char *out, size_t n_bytes);
 struct http_conn *job_take_conn(struct job *job);
 /* Begins an event stream, if it has not begun. */
 void job_begin_stream(struct job *job);
-/* Sends the whole reply that write() writes, with status 200. A large one is written on a worker, which may
- * use the job except its connection; its contents are freed there. */
+/* Sends the whole reply that write() writes, with status 200, or the end of a stream. A large one is written on a
+ * worker, which may use the job except its connection; its contents are freed there. */
 void job_reply(struct job *job, job_write_fn *write);
 /* In write(): the value, followed by end, such as "\n"; releases value. False: it is NULL, or out of memory. */
 MUST_CHECK bool job_write_json(struct buf *out, json_t *value, const char *end);

@@ -663,6 +663,31 @@ static void names_with_zero_bytes_are_no_call(void **state)
     tutti_tool_parser_free(r);
 }
 
+/* A clone begins at the start of another answer, and needs its origin no more. */
+static void a_clone_shares_form_and_tools(void **state)
+{
+    static const char CALL[] = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>",
+                      OTHER[] = "{\"name\": \"f\", \"parameters\": {}}"; /* a call in the form of LLaMA 3 */
+    tutti_tool_parser *origin = NULL, *clone = NULL;
+    struct tutti_tool_call_delta delta;
+    size_t n_content;
+    (void)state;
+    assert_int_equal(tutti_tool_parser_new(&origin, "hermes", TOOLS, false, NULL), TUTTI_OK);
+    assert_true(tutti_tool_parser_next(origin, CALL, 40, &delta));
+    assert_int_equal(tutti_tool_parser_clone(&clone, origin, NULL), TUTTI_OK);
+    tutti_tool_parser_free(origin);
+    assert_int_equal(tutti_tool_parser_content(clone, CALL, 5), 0);
+    assert_true(tutti_tool_parser_next(clone, CALL, sizeof CALL - 1, &delta));
+    assert_int_equal(delta.index, 0);
+    while (tutti_tool_parser_next(clone, CALL, sizeof CALL - 1, &delta))
+        continue;
+    assert_true(tutti_tool_parser_is_complete(clone, CALL, sizeof CALL - 1, &n_content));
+    assert_int_equal(tutti_tool_parser_clone(&origin, clone, NULL), TUTTI_OK);
+    assert_false(tutti_tool_parser_next(origin, OTHER, sizeof OTHER - 1, &delta));
+    tutti_tool_parser_free(origin);
+    tutti_tool_parser_free(clone);
+}
+
 static void unknown_forms_are_refused(void **state)
 {
     struct tutti_error err = { 0 };
@@ -685,6 +710,7 @@ int main(void)
         cmocka_unit_test(every_published_form_is_parsed),
         cmocka_unit_test(digits_are_passed_on_as_they_are_written),
         cmocka_unit_test(names_with_zero_bytes_are_no_call),
+        cmocka_unit_test(a_clone_shares_form_and_tools),
         cmocka_unit_test(unknown_forms_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

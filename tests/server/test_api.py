@@ -87,6 +87,23 @@ def test_a_seed_gives_the_same_text_again(server):
     assert len({story(seed)["message"]["content"] for seed in range(4)}) > 1
 
 
+@pytest.mark.parametrize("path, body", [
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "A story"}], "max_tokens": 30}),
+    ("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 30}),
+    ("/v1/responses", {"input": "A story", "max_output_tokens": 30}),
+    ("/v1/messages", {"model": "demo", "messages": [{"role": "user", "content": "A story"}], "max_tokens": 30})])
+def test_the_seed_minus_1_is_a_random_one(server, path, body):
+    replies = [server.post(path, {**body, "temperature": 1.5, "seed": -1}).json() for _ in range(3)]
+    contents = [json.dumps(reply.get("choices") or [item["content"] for item in reply.get("output", [])] or reply["content"]) for reply in replies]
+    assert len(set(contents)) > 1
+
+
+@pytest.mark.parametrize("name", ["top_p", "typical_p"])
+def test_of_no_probability_one_token_is_left(server, name):
+    body = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 2, name: 0}
+    assert len({server.post("/v1/completions", {**body, "seed": seed}).json()["choices"][0]["text"] for seed in range(4)}) == 1
+
+
 def test_choices_of_one_request_differ_and_repeat(server):
     def choices():
         body = server.chat("Tell me a story about a bear named Tom.", temperature=1.3, seed=5, n=3).json()

@@ -137,6 +137,17 @@ def test_what_was_refused_costs_its_parsing_and_what_was_wrong_nothing(start, wr
     assert int(ask(server, {**QUESTION, "max_tokens": 1}, "sk-a").headers["x-ratelimit-remaining-tokens"]) > 1000000 - parsing - 20
 
 
+def test_a_prompt_is_charged_if_not_all_of_its_choices_have_begun(start, write_keys):
+    """Another request gets the one sequence between the two choices of a prompt, and then the client goes."""
+    server = start("--api-key-file", write_keys("sk-a alice priority=5\nsk-b bob\n"), "--max-seqs", "1")
+    prompt = server.post("/tokenize", {"messages": LONG["messages"]}, headers=as_key("sk-a")).json()["count"]
+    with Holding(server, "sk-a", n=2):
+        between = Holding(server, "sk-b", n=1)  # its answer has begun
+    with between:
+        server.wait_until(lambda m: m['tutti_key_answers_running{key="alice"}'] == 0)
+    assert server.metrics()['tutti_key_tokens_total{key="alice",kind="prompt"}'] == prompt
+
+
 @pytest.mark.parametrize("n", [1, 4])
 def test_a_beam_search_is_charged_for_all_its_beams(start, write_keys, n):
     """32 beams compute 32 tokens in each step, however many answers are returned."""
@@ -177,7 +188,7 @@ def test_concurrency_counts_answers_and_ends_with_them(start, write_keys):
         too_many = ask(server, body, "sk-a", path)
         assert too_many.status_code == 400 and too_many.json()["error"]["param"] == param
     for _ in range(3):  # a client that goes gives its places back
-        with Holding(server, "sk-a", n=2):
+        with Holding(server, "sk-a", n=2, max_tokens=60):
             refused = ask(server, QUESTION, "sk-a")
             assert refused.status_code == 429 and "at most 2 at the same time" in refused.json()["error"]["message"]
             assert int(refused.headers["Retry-After"]) >= 1

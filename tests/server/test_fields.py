@@ -128,6 +128,13 @@ def test_harmless_fields_change_nothing(server):
     assert server.log().count("made_up_by_a_client") == 1
 
 
+def test_tools_that_are_left_out_are_logged_once(server):
+    for _ in range(2):
+        assert server.post("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}], "max_output_tokens": 1}).status_code == 200
+    told = 'a request has a tool of type "web_search", which was ignored: models call functions only'
+    assert server.wait_for_log(told).count(told) == 1
+
+
 @pytest.mark.parametrize("path, body, param, words", [
     ("/v1/chat/completions", {**HI, "maxTokens": 4}, "maxTokens", "did you mean max_tokens?"),
     ("/v1/chat/completions", {**HI, "temprature": 0}, "temprature", "did you mean temperature?"),
@@ -146,6 +153,7 @@ def test_harmless_fields_change_nothing(server):
     ("/v1/completions", {"prompt": "a", "repeat_last_n": 64, "presence_penalty": 1}, "repeat_last_n", "whole answer"),
     ("/v1/completions", {"prompt": "a", "num_beams": 2, "temperature": 0.7}, "temperature", "draws no tokens"),
     ("/v1/completions", {"prompt": "a", "num_beams": 2, "top_k": 5}, "top_k", "draws no tokens"),
+    ("/v1/completions", {"prompt": "a", "num_beams": 2, "typical_p": 0}, "typical_p", "draws no tokens"),
     ("/v1/chat/completions", {**HI, "tools": [{"type": "function", "function": {"name": "f", "paramters": {}}}]}, "tools[0].function.paramters", "did you mean parameters?"),
     ("/v1/chat/completions", {"messages": [{**HI["messages"][0], "tool_call": []}]}, "messages[0].tool_call", "did you mean tool_calls?"),
     ("/v1/chat/completions", {"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call", "use tool_calls"),

@@ -135,7 +135,7 @@ def test_a_response_in_events(client):
 @pytest.mark.parametrize("change, param", [
     ({"input": []}, "input"), ({"input": 5}, "input"), ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
     ({"input": [{"type": "function_call"}]}, "input[0]"), ({"previous_response_id": "resp_1"}, "previous_response_id"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0]"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"temperature": 9}, "temperature"),
+    ({"tools": [{"name": "f"}]}, "tools[0]"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"temperature": 9}, "temperature"),
     ({"instructions": 5}, "instructions"), ({"background": True}, "background"),
 ])
 def test_wrong_responses_are_named(client, change, param):
@@ -202,6 +202,24 @@ def test_tools_of_a_response(client):
     assert response.output_text == same.choices[0].message.content and response.usage.input_tokens == same.usage.prompt_tokens
 
 
+def test_a_function_in_a_namespace(client):
+    """The model knows it by both names; the client gets and sends them apart."""
+    function = {"type": "function", "name": "w", "parameters": {"type": "object", "properties": {"c": {"enum": ["P"]}}, "required": ["c"]}}
+    settings = {"model": "demo", "tools": [{"type": "namespace", "name": "mcp__a__", "description": "d", "tools": [function]}], "temperature": 0}
+    response = client.responses.create(input="Hi", tool_choice="required", parallel_tool_calls=False, max_output_tokens=200, **settings)
+    call, = response.output
+    assert (call.type, call.namespace, call.name) == ("function_call", "mcp__a__", "w") and json.loads(call.arguments) == {"c": "P"}
+    turn = [{"role": "user", "content": "Hi"}, call.model_dump(exclude_none=True),
+            {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}]
+    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "", "tool_calls": [
+        {"id": call.call_id, "type": "function", "function": {"name": "mcp__a__w", "arguments": call.arguments}}]},
+        {"role": "tool", "tool_call_id": call.call_id, "content": "sunny"}]
+    tools = [{"type": "function", "function": {"name": "mcp__a__w", "parameters": function["parameters"]}}]
+    response = client.responses.create(input=turn, max_output_tokens=12, **settings)
+    same = client.chat.completions.create(model="demo", messages=chat, tools=tools, temperature=0, max_tokens=12)
+    assert response.usage.input_tokens == same.usage.prompt_tokens and response.output_text == same.choices[0].message.content
+
+
 def test_log_probabilities_of_a_response(client):
     settings = {"model": "demo", "input": "What is the capital of France?", "temperature": 0, "include": ["message.output_text.logprobs"]}
     text = client.responses.create(top_logprobs=2, **settings).output[0].content[0]
@@ -214,4 +232,7 @@ def test_log_probabilities_of_a_response(client):
     streamed = [entry for event in events if event.type == "response.output_text.delta" for entry in event.logprobs]
     assert [entry.logprob for entry in streamed] == [entry.logprob for entry in want]
     assert len(events[-1].response.output[0].content[0].logprobs) == len(want)
+    done = {event.type: event for event in events if event.type.endswith(".done")}  # which come at the same time as the last event
+    assert done["response.output_text.done"].logprobs == done["response.content_part.done"].part.logprobs == []
+    assert done["response.output_item.done"].item.content[0].logprobs == []
     assert client.responses.create(model="demo", input="x", max_output_tokens=2).output[0].content[0].logprobs == []

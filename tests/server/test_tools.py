@@ -16,13 +16,19 @@ CALL = "<tool_call> {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}
 
 
 @contextlib.contextmanager
-def mock_model(*flags, **variables):
+def mock_process(*flags, **variables):
     with subprocess.Popen([MOCK, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, **variables}) as process:
         line = process.stdout.readline().decode()
         try:
-            yield line[len("listening on "):].strip() + "/v1/chat/completions"
+            yield process, line[len("listening on "):].strip() + "/v1/chat/completions"
         finally:
             process.terminate()
+
+
+@contextlib.contextmanager
+def mock_model(*flags, **variables):
+    with mock_process(*flags, **variables) as (_, url):
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +69,22 @@ def test_one_call_alone_where_no_more_are_wanted(mock):
     assert len(whole(mock, CALL + " " + CALL)["message"]["tool_calls"]) == 2
     assert len(whole(mock, CALL + " " + CALL, parallel_tool_calls=False)["message"]["tool_calls"]) == 1
     assert {call["index"] for call in deltas(chunks(mock, CALL + " " + CALL, parallel_tool_calls=False))} == {0}
+
+
+def peak_mb(process):
+    with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
+        return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def test_answers_share_their_tools():
+    """As parsed these take 12 MB, of which each of 32 streamed answers had a copy."""
+    tools = [{"type": "function", "function": {**TOOLS[0]["function"], "parameters": {"x-junk": [[]] * 30000}}}]
+    with mock_process() as (process, url):
+        ask(url, CALL, tools=tools)
+        before = peak_mb(process)
+        answer = ask(url, CALL, tools=tools, n=32, stream=True)
+        assert answer.text.count('"name":"weather"') == 32
+        assert peak_mb(process) - before < 100
 
 
 def test_text_before_a_call_stays(mock):
@@ -329,6 +351,10 @@ def test_wrong_choices_are_named(forcing, change):
 RESPONSE_TOOLS = [{"type": "function", "name": "weather", "description": "d", "parameters": {"type": "object"}, "strict": False}]
 
 
+def in_namespace(name, *tools):
+    return {"type": "namespace", "name": name, "description": "d", "tools": tools}
+
+
 def respond(url, text, **more):
     body = {"input": text, "tools": RESPONSE_TOOLS, **more}
     answer = requests.post(url.replace("chat/completions", "responses"), json=body, timeout=PATIENCE)
@@ -373,6 +399,44 @@ def test_items_of_a_response_are_streamed(mock, text, kinds):
             assert sum(event["type"] == "response.function_call_arguments.delta" for event in own) > 1
 
 
+OTHER_TOOLS = [{"type": "web_search", "external_web_access": False}, {"type": "image_generation"}, {"type": "local_shell"},
+               {"type": "custom", "name": "apply_patch", "description": "d", "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}}]
+
+
+def test_tools_other_than_functions_are_left_out(mock):
+    """Agents send them in each request. The reply has them as they were sent."""
+    tools = OTHER_TOOLS + RESPONSE_TOOLS
+    response = respond(mock, CALL, tools=tools).json()
+    assert [item["type"] for item in response["output"]] == ["function_call"] and response["tools"] == tools
+    assert respond(mock, "plain", tools=OTHER_TOOLS).json()["output"][0]["content"][0]["text"].strip() == "plain"
+
+
+@pytest.mark.parametrize("tool_choice, words", [
+    ({"type": "web_search"}, 'names a tool of type "web_search"'), ({"type": "custom", "name": "apply_patch"}, 'names apply_patch, a tool of type "custom"'),
+    ({"type": "function", "name": "apply_patch"}, "names apply_patch, which is not in tools"),
+    ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "image_generation"}]}, 'a tool of type "image_generation"')], ids=str)
+def test_a_choice_of_a_tool_that_is_left_out_is_refused(mock, tool_choice, words):
+    body = {"input": "x", "tools": OTHER_TOOLS + RESPONSE_TOOLS, "tool_choice": tool_choice}
+    answer = requests.post(mock.replace("chat/completions", "responses"), json=body, timeout=PATIENCE)
+    assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
+
+
+@pytest.mark.parametrize("namespace, flat", [("crm", "crm__weather"), ("mcp__a__", "mcp__a__weather")])
+def test_a_function_in_a_namespace_is_called_by_both_names(mock, namespace, flat):
+    tools = [in_namespace("other", *RESPONSE_TOOLS, *OTHER_TOOLS), *RESPONSE_TOOLS, in_namespace(namespace, *RESPONSE_TOOLS)]
+    call, = respond(mock, CALL.replace("weather", flat), tools=tools).json()["output"]
+    assert (call["namespace"], call["name"]) == (namespace, "weather")
+    events = events_of(respond(mock, CALL.replace("weather", flat), tools=tools, stream=True))
+    items = [event["item"] for event in events if "item" in event] + events[-1]["response"]["output"]
+    assert [(item["namespace"], item["name"]) for item in items] == [(namespace, "weather")] * 3
+    done, = [event for event in events if event["type"] == "response.function_call_arguments.done"]
+    assert done["name"] == "weather"
+    call, = respond(mock, CALL, tools=tools).json()["output"]
+    assert call["name"] == "weather" and "namespace" not in call
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "namespace": namespace, "name": "weather"}]}
+    assert respond(mock, CALL, tools=tools, tool_choice=choice).json()["output"][0]["type"] == "message"
+
+
 def test_a_call_of_a_response_may_be_cut_off(mock):
     events = events_of(respond(mock, "x " + WAYS["Qwen"].replace("%s", json.dumps(ARGUMENTS)), stream=True, max_output_tokens=9))
     assert events[-1]["type"] == "response.incomplete"
@@ -383,7 +447,15 @@ def test_a_call_of_a_response_may_be_cut_off(mock):
 @pytest.mark.parametrize("change, param", [
     ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "x"}]}}, "tool_choice"),
     ({"tool_choice": {"type": "allowed_tools", "tools": [5]}}, "tool_choice"), ({"store": "x"}, "store"),
-    ({"tools": {}}, "tools"), ({"tools": [{"type": "web_search"}]}, "tools[0]"), ({"tools": [{"type": "function"}]}, "tools[0]"),
+    ({"tools": {}}, "tools"), ({"tools": [{"name": "x"}]}, "tools[0]"), ({"tools": [{"type": "function"}]}, "tools[0]"),
+    ({"tools": [{"type": "namespace", "name": "a"}]}, "tools[0]"), ({"tools": [{"type": "namespace", "tools": []}]}, "tools[0]"),
+    ({"tools": [in_namespace("a" * 129, *RESPONSE_TOOLS)]}, "tools[0]"),
+    ({"tools": [in_namespace("a", {"type": "function"})]}, "tools[0].tools[0]"), ({"tools": [in_namespace("a", 5)]}, "tools[0].tools[0]"),
+    ({"tools": [in_namespace("a", *RESPONSE_TOOLS), in_namespace("a__", *RESPONSE_TOOLS)]}, "tools[1].tools[0]"),
+    ({"tools": [in_namespace("a", *RESPONSE_TOOLS), {"type": "function", "name": "a__weather"}]}, "tools[1]"),
+    ({"input": [{"type": "function_call", "call_id": "x", "name": "x", "arguments": "{}", "namespace": 5}]}, "input[0]"),
+    ({"tool_choice": "required", "tools": [{"type": "web_search"}]}, "tool_choice"),
+    ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "weather"}, {"type": "web_search"}]}}, "tool_choice"),
     ({"tool_choice": "sometimes"}, "tool_choice"), ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
     ({"tool_choice": {"type": "web_search"}}, "tool_choice"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
     ({"include": "x"}, "include"), ({"include": [5]}, "include"), ({"top_logprobs": 21}, "top_logprobs"), ({"top_logprobs": "x"}, "top_logprobs"),

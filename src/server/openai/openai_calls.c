@@ -8,12 +8,7 @@
 
 bool calls_are_possible(const struct job *job)
 {
-    if (job->req.forced != API_FORCED_NONE)
-        return true;
-    /* With a grammar the whole answer is content, whatever it looks like. */
-    bool has_other = job->req.grammar_kind != TUTTI_GRAMMAR_NONE &&
-                     job->req.grammar_kind != TUTTI_GRAMMAR_TEXT_OR_CALLS;
-    return job->req.tools && !has_other;
+    return job->req.tool_parser;
 }
 
 static bool has_form(const struct job *job, const char *name)
@@ -42,14 +37,6 @@ void calls_make_id(const struct job *job, const struct call_name *call, const ch
         snprintf(out, CALL_ID_BYTES, "functions.%.*s:%zu", (int)call->n_name, call->name, call->index);
     else
         snprintf(out, CALL_ID_BYTES, "%s_%s_%zu_%zu", prefix, job->id, call->choice, call->index);
-}
-
-static bool parser_new(const struct job *job, tutti_tool_parser **out)
-{
-    const struct tutti_model_info *info = &job->app->info;
-    bool is_written = job->req.grammar_kind >= TUTTI_GRAMMAR_TOOL_CALLS && info->written_form;
-    const char *form = is_written ? info->written_form : info->tool_form;
-    return tutti_tool_parser_new(out, form, job->req.tools, false, NULL) == TUTTI_OK;
 }
 
 /* ---- complete answers ---- */
@@ -90,7 +77,7 @@ json_t *calls_find(const struct job *job, const struct reply_choice *choice, enu
     *n_content = n;
     if (!calls_are_possible(job) || finish != TUTTI_FINISH_STOP || n == 0)
         return NULL;
-    if (!parser_new(job, &parser))
+    if (tutti_tool_parser_clone(&parser, job->req.tool_parser, NULL) != TUTTI_OK)
         return NULL;
     json_t *calls = json_array();
     if (!join_calls(parser, text, n, calls) || !tutti_tool_parser_is_complete(parser, text, n, n_content)) {
@@ -107,7 +94,8 @@ json_t *calls_find(const struct job *job, const struct reply_choice *choice, enu
 
 bool calls_prepare(const struct job *job, struct reply_choice *choice)
 {
-    return choice->calls.parser || parser_new(job, &choice->calls.parser);
+    return choice->calls.parser ||
+           tutti_tool_parser_clone(&choice->calls.parser, job->req.tool_parser, NULL) == TUTTI_OK;
 }
 
 size_t calls_sure_content(const struct job *job, struct reply_choice *choice, size_t n_bytes)

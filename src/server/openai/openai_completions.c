@@ -193,22 +193,22 @@ static void completion_collect(struct job *job, size_t index, struct reply_choic
 }
 
 /* The prompt is a chunk of its own, with the log-probabilities of its tokens. */
+static bool completion_open(struct job *job, size_t index, struct buf *out)
+{
+    struct buf prompt = { 0 };
+    bool ok = begin_choice(job, index, &job->choices[index], &prompt);
+    if (ok && job->req.echo) {
+        json_t *text = json_text(prompt.bytes, prompt.n_bytes);
+        json_t *lp = job->req.logprobs ? json_incref(job->subs[index / (size_t)job->req.n].prompt) : NULL;
+        ok = openai_write_chunk(job, choice_value(index, text, lp, TUTTI_FINISH_NONE), out);
+    }
+    buf_clear(&prompt);
+    return ok;
+}
+
 static void stream(struct job *job, size_t index, struct reply_choice *choice,
                    const struct tutti_event *event)
 {
-    const json_t *prompt_logprobs = job->subs[index / (size_t)job->req.n].prompt;
-    if (!choice->has_begun) {
-        struct buf prompt = { 0 };
-        json_t *text = begin_choice(job, index, choice, &prompt) ? json_text(prompt.bytes, prompt.n_bytes)
-                                                                 : NULL;
-        json_t *lp = prompt_logprobs && job->req.logprobs ? json_incref((json_t *)(uintptr_t)prompt_logprobs)
-                                                          : NULL;
-        if (job->req.echo || !text)
-            openai_stream_choice(job, text ? choice_value(index, text, lp, TUTTI_FINISH_NONE) : NULL);
-        else
-            json_decref(text);
-        buf_clear(&prompt);
-    }
     json_t *lp = event_logprobs(job, choice, event);
     if (event->n_text_bytes > 0 || lp || event->finish != TUTTI_FINISH_NONE)
         openai_stream_choice(
@@ -246,6 +246,7 @@ static enum tutti_status completion_read_value(struct api_request *req, struct a
 const struct openai_api OPENAI_COMPLETIONS = {
     .job.read_value = completion_read_value,
     .job.read_prompt = completion_read_prompt,
+    .job.open = completion_open,
     .job.event = completion_take_event,
     .job.finish = openai_finish,
     .job.fail = openai_fail,

@@ -66,19 +66,28 @@ static json_t *usage_value(const struct job *job)
                      (json_int_t)n_accepted, "rejected_prediction_tokens", (json_int_t)n_rejected);
 }
 
-void openai_stream_choice(struct job *job, json_t *choice)
+bool openai_write_chunk(const struct job *job, json_t *choice, struct buf *out)
 {
-    if (!job->conn) {
-        json_decref(choice);
-        return;
-    }
     json_t *chunk = openai_frame(job, api_of(job)->chunk_object);
     int failed = !choice || !chunk || json_object_set_new(chunk, "choices", json_pack("[o]", choice));
     if (!failed && job->req.include_usage)
         failed = json_object_set_new(chunk, "usage", json_null());
-    if (failed || !job_stream_json(job, "data: ", json_incref(chunk), "\n\n"))
-        job_fail_memory(job);
+    bool ok = !failed && buf_add_string(out, "data: ") && json_write(out, chunk) &&
+              buf_add_string(out, "\n\n");
     json_decref(chunk);
+    return ok;
+}
+
+void openai_stream_choice(struct job *job, json_t *choice)
+{
+    struct buf chunk = { 0 };
+    if (!job->conn)
+        json_decref(choice);
+    else if (openai_write_chunk(job, choice, &chunk))
+        http_stream_write(job->conn, chunk.bytes, chunk.n_bytes);
+    else
+        job_fail_memory(job);
+    buf_clear(&chunk);
 }
 
 static void end_stream(struct job *job)

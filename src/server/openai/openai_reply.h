@@ -26,7 +26,9 @@ fail_fn openai_fail;
 extern const struct openai_api OPENAI_CHAT, OPENAI_COMPLETIONS;
 extern const struct job_api OPENAI_EMBEDDINGS, OPENAI_RESPONSES, RERANK, INFILL;
 
-/* Writes one chunk with this choice and releases it. */
+/* Appends one chunk with this choice, which is released. False: out of memory. */
+MUST_CHECK bool openai_write_chunk(const struct job *job, json_t *choice, struct buf *out);
+/* The same to the stream. */
 void openai_stream_choice(struct job *job, json_t *choice);
 /* Appends {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}, ...]} for
  * each token of the event. */

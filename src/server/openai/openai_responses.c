@@ -41,11 +41,11 @@ static json_t *call_item_id(const struct job *job, size_t call)
     return json_sprintf("fc_%s_%zu", job->id + strlen("resp-"), call);
 }
 
-/* A text of the answer that is not part of a call. */
-static json_t *part_value(const struct reply_choice *choice, const char *text, size_t n_bytes)
+/* A text of the answer that is not part of a call. logprobs: a list, which is released. */
+static json_t *part_value(const char *text, size_t n_bytes, json_t *logprobs)
 {
     return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", json_text(text, n_bytes),
-                     "annotations", "logprobs", answer_logprobs(choice, text, n_bytes));
+                     "annotations", "logprobs", logprobs);
 }
 
 static json_t *message_value(const struct job *job, const char *status, json_t *content)
@@ -59,15 +59,33 @@ static const char *item_status(const struct answer_event *event)
     return event->moment != ANSWER_END ? "in_progress" : event->is_cut ? "incomplete" : "completed";
 }
 
+/* A complete message. logprobs: a list, which is released. */
+static json_t *text_item(const struct job *job, const struct answer_event *event, json_t *logprobs)
+{
+    return message_value(job, item_status(event),
+                         json_pack("[o]", part_value(event->text, event->n_bytes, logprobs)));
+}
+
+/* {"name"} of the function that is called, and "namespace" if it is in one. */
+static json_t *function_name(const struct job *job, const struct answer_event *event)
+{
+    json_t *name = json_text(event->name, event->n_name);
+    const json_t *own = name ? responses_function(&job->req, json_string_value(name)) : NULL;
+    if (!own)
+        return json_pack("{s:o}", "name", name);
+    json_decref(name);
+    return json_copy((json_t *)(uintptr_t)own);
+}
+
 static json_t *call_value(const struct job *job, const struct answer_event *event)
 {
     char id[CALL_ID_BYTES];
     const struct call_name named = { 0, event->call, event->id, event->name, event->n_name };
     calls_make_id(job, &named, "call", id);
-    return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o}", "type", "function_call", "id",
-                     call_item_id(job, event->call), "call_id", id, "status", item_status(event), "name",
-                     json_text(event->name, event->n_name), "arguments",
-                     json_text(event->text, event->n_bytes));
+    json_t *value = json_pack("{s:s, s:o, s:s, s:s}", "type", "function_call", "id",
+                              call_item_id(job, event->call), "call_id", id, "status", item_status(event));
+    return json_merge(json_merge(value, function_name(job, event)),
+                      json_pack("{s:o}", "arguments", json_text(event->text, event->n_bytes)));
 }
 
 static json_t *usage_value(const struct job *job)
@@ -117,18 +135,26 @@ static json_t *response_value(const struct job *job, const struct reply_choice *
 
 /* ---- streams ---- */
 
+/* Appends one event of the stream; takes ownership of fields. */
+static bool write_event(struct reply_choice *choice, const char *type, json_t *fields, struct buf *out)
+{
+    json_t *value = json_merge(
+        json_pack("{s:s, s:I}", "type", type, "sequence_number", (json_int_t)choice->n_events++), fields);
+    bool ok = buf_printf(out, "event: %s\ndata: ", type);
+    return job_write_json(out, value, "\n\n") && ok;
+}
+
 /* Sends one event of the stream; takes ownership of fields. */
 static void emit(struct job *job, struct reply_choice *choice, const char *type, json_t *fields)
 {
-    char prefix[96];
-    if (!job->conn) {
+    struct buf event = { 0 };
+    if (!job->conn)
         json_decref(fields);
-        return;
-    }
-    snprintf(prefix, sizeof prefix, "event: %s\ndata: ", type);
-    json_t *value = json_pack("{s:s, s:I}", "type", type, "sequence_number", (json_int_t)choice->n_events++);
-    if (!job_stream_json(job, prefix, json_merge(value, fields), "\n\n"))
+    else if (write_event(choice, type, fields, &event))
+        http_stream_write(job->conn, event.bytes, event.n_bytes);
+    else
         job_fail_memory(job);
+    buf_clear(&event);
 }
 
 static json_int_t n_items(const struct reply_choice *choice)
@@ -151,23 +177,30 @@ static json_t *text_event(const struct job *job, const struct reply_choice *choi
                      n_items(choice), "content_index", 0, name, value, "logprobs", logprobs);
 }
 
-static void begin_stream(struct job *job, struct reply_choice *choice)
+static bool responses_open(struct job *job, size_t index, struct buf *out)
 {
-    job_begin_stream(job);
-    emit(job, choice, "response.created", json_pack("{s:o}", "response", response_value(job, NULL)));
-    emit(job, choice, "response.in_progress", json_pack("{s:o}", "response", response_value(job, NULL)));
+    struct reply_choice *choice = &job->choices[index];
+    return write_event(choice, "response.created", json_pack("{s:o}", "response", response_value(job, NULL)),
+                       out) &&
+           write_event(choice, "response.in_progress",
+                       json_pack("{s:o}", "response", response_value(job, NULL)), out);
 }
 
 /* ---- items ---- */
 
+static void emit_item_done(struct job *job, struct reply_choice *choice, json_t *item)
+{
+    emit(job, choice, "response.output_item.done", item_event(choice, item));
+}
+
 static void output_add_item(struct job *job, struct reply_choice *choice, json_t *item)
 {
-    if (job->req.stream)
-        emit(job, choice, "response.output_item.done", item_event(choice, json_incref(item)));
     if (!item || json_array_append_new(choice->items, item) != 0)
         job_fail_memory(job);
 }
 
+/* At its end a text's log-probabilities are in the last event of the stream only, which has the whole response: they are large,
+ * and the client has had them with the text. */
 static void emit_text(struct job *job, struct reply_choice *choice, const struct answer_event *event)
 {
     switch (event->moment) {
@@ -175,7 +208,7 @@ static void emit_text(struct job *job, struct reply_choice *choice, const struct
         emit(job, choice, "response.output_item.added",
              item_event(choice, message_value(job, item_status(event), json_array())));
         emit(job, choice, "response.content_part.added",
-             text_event(job, choice, "part", part_value(choice, "", 0), NULL));
+             text_event(job, choice, "part", part_value("", 0, json_array()), NULL));
         break;
     case ANSWER_DELTA:
         emit(job, choice, "response.output_text.delta",
@@ -184,10 +217,10 @@ static void emit_text(struct job *job, struct reply_choice *choice, const struct
         break;
     case ANSWER_END:
         emit(job, choice, "response.output_text.done",
-             text_event(job, choice, "text", json_text(event->text, event->n_bytes),
-                        answer_logprobs(choice, event->text, event->n_bytes)));
+             text_event(job, choice, "text", json_text(event->text, event->n_bytes), json_array()));
         emit(job, choice, "response.content_part.done",
-             text_event(job, choice, "part", part_value(choice, event->text, event->n_bytes), NULL));
+             text_event(job, choice, "part", part_value(event->text, event->n_bytes, json_array()), NULL));
+        emit_item_done(job, choice, text_item(job, event, json_array()));
         break;
     }
 }
@@ -216,6 +249,8 @@ static void emit_reasoning(struct job *job, struct reply_choice *choice, const s
     emit(job, choice, is_end ? "response.reasoning_text.done" : "response.reasoning_text.delta",
          json_pack("{s:o, s:I, s:i, s:o}", "item_id", reasoning_id(job), "output_index", n_items(choice),
                    "content_index", 0, is_end ? "text" : "delta", json_text(event->text, event->n_bytes)));
+    if (is_end)
+        emit_item_done(job, choice, reasoning_value(job, event));
 }
 
 static void emit_call(struct job *job, struct reply_choice *choice, const struct answer_event *event)
@@ -230,10 +265,12 @@ static void emit_call(struct job *job, struct reply_choice *choice, const struct
                        n_items(choice), "delta", json_text(event->text, event->n_bytes)));
         break;
     case ANSWER_END:
-        emit(job, choice, "response.function_call_arguments.done",
-             json_pack("{s:o, s:I, s:o, s:o}", "item_id", call_item_id(job, event->call), "output_index",
-                       n_items(choice), "name", json_text(event->name, event->n_name), "arguments",
-                       json_text(event->text, event->n_bytes)));
+        emit(
+            job, choice, "response.function_call_arguments.done",
+            json_merge(json_pack("{s:o, s:I, s:o}", "item_id", call_item_id(job, event->call), "output_index",
+                                 n_items(choice), "arguments", json_text(event->text, event->n_bytes)),
+                       function_name(job, event)));
+        emit_item_done(job, choice, call_value(job, event));
         break;
     }
 }
@@ -254,8 +291,7 @@ static void take_part(struct job *job, struct reply_choice *choice, const struct
             emit_text(job, choice, event);
         if (is_end)
             output_add_item(job, choice,
-                            message_value(job, item_status(event),
-                                          json_pack("[o]", part_value(choice, event->text, event->n_bytes))));
+                            text_item(job, event, answer_logprobs(choice, event->text, event->n_bytes)));
         break;
     case ANSWER_CALL:
         if (job->req.stream)
@@ -279,31 +315,27 @@ static void responses_take_event(struct job *job, size_t index, struct reply_cho
     if (!ok) {
         job_fail_memory(job);
     } else if (job->req.stream) {
-        if (choice->n_events == 0)
-            begin_stream(job, choice);
         answer_pass_new(job, choice, take_part);
     }
 }
 
+/* The last event of a stream has the whole response, too. */
 static bool write_reply(struct job *job, struct buf *out)
 {
-    return job_write_json(out, response_value(job, &job->choices[0]), "");
+    struct reply_choice *choice = &job->choices[0];
+    json_t *value = response_value(job, choice);
+    if (!job->req.stream)
+        return job_write_json(out, value, "");
+    return write_event(choice, is_cut(choice) ? "response.incomplete" : "response.completed",
+                       json_pack("{s:o}", "response", value), out);
 }
 
 static void responses_finish(struct job *job)
 {
     struct reply_choice *choice = &job->choices[0];
     (job->req.stream ? answer_pass_rest : answer_pass_whole)(job, choice, take_part);
-    if (job->is_over)
-        return; /* out of memory */
-    if (!job->req.stream) {
+    if (!job->is_over) /* else out of memory */
         job_reply(job, write_reply);
-        return;
-    }
-    emit(job, choice, is_cut(choice) ? "response.incomplete" : "response.completed",
-         json_pack("{s:o}", "response", response_value(job, choice)));
-    if (job->conn)
-        http_stream_end(job_take_conn(job));
 }
 
 static void responses_fail(struct app *app, struct job *job, struct http_conn *conn,
@@ -323,6 +355,7 @@ static void responses_fail(struct app *app, struct job *job, struct http_conn *c
 const struct job_api OPENAI_RESPONSES = { .id_prefix = "resp-",
                                           .read_value = responses_read,
                                           .name_field = responses_name_field,
+                                          .open = responses_open,
                                           .event = responses_take_event,
                                           .finish = responses_finish,
                                           .fail = responses_fail };

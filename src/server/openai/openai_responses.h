@@ -14,6 +14,10 @@ MUST_CHECK enum tutti_status responses_read(struct api_request *req, struct app 
 /* A field of the request as its client wrote it; NULL: it is absent or null. */
 const json_t *responses_field(const struct api_request *req, const char *name);
 
+/* The function that the model calls by this name: {"namespace", "name"} if the client has put it into a namespace, else
+ * NULL. */
+const json_t *responses_function(const struct api_request *req, const char *name);
+
 /* Renames err->param from the chat API's field to the field of the responses API. */
 void responses_name_field(struct tutti_error *err);
 

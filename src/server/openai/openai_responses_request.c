@@ -8,6 +8,15 @@
 /* The field with the original request in the translated one; clients cannot set it. */
 static const char ORIGINAL[] = "response_request";
 
+/* The field of the translated request with the functions' names, as the model calls them: null, or for a function in a
+ * namespace {"namespace", "name"}. */
+static const char FUNCTIONS[] = "response_functions";
+
+const json_t *responses_function(const struct api_request *req, const char *name)
+{
+    return json_field(json_object_get(req->root, FUNCTIONS), name);
+}
+
 const json_t *responses_field(const struct api_request *req, const char *name)
 {
     return json_field(json_object_get(req->root, ORIGINAL), name);
@@ -74,14 +83,29 @@ static const char *string_field(const json_t *item, const char *name)
     return json_string_value(json_object_get(item, name));
 }
 
-/* {"type": "function_call", "call_id", "name", "arguments"}: appended to the assistant's message
+/* The name by which the model calls a function: the name itself, or NAMESPACE__NAME. space NULL: it is in no namespace.
+ * NULL: name is no string, or out of memory. */
+static json_t *model_name(const json_t *space, const json_t *name)
+{
+    const char *before = json_is_string(space) ? json_string_value(space) : "",
+               *own = json_string_value(name);
+    size_t n = strlen(before);
+    bool has_end = n == 0 ||
+                   (n >= 2 && !strcmp(before + n - 2, "__")); /* MCP servers of Codex: "mcp__NAME__" */
+    return own ? json_sprintf("%s%s%s", before, has_end ? "" : "__", own) : NULL;
+}
+
+/* {"type": "function_call", "call_id", "name", "arguments", "namespace" of a function in one}: appended to the assistant's message
  * before it. */
 static enum tutti_status add_call(json_t *messages, const json_t *item, const char *param,
                                   struct tutti_error *err)
 {
-    if (!string_field(item, "call_id") || !string_field(item, "name") || !string_field(item, "arguments"))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s must have call_id, name and arguments, all strings", param);
+    const json_t *space = json_field(item, "namespace");
+    if (!string_field(item, "call_id") || !string_field(item, "name") || !string_field(item, "arguments") ||
+        (space && !json_is_string(space)))
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, param,
+            "%s must have call_id, name and arguments, and may have namespace, all strings", param);
     size_t n = json_array_size(messages);
     json_t *last = n > 0 ? json_array_get(messages, n - 1) : NULL;
     const char *role = string_field(last, "role");
@@ -92,9 +116,9 @@ static enum tutti_status add_call(json_t *messages, const json_t *item, const ch
     }
     if (!failed && !json_object_get(last, "tool_calls"))
         failed = json_object_set_new(last, "tool_calls", json_array());
-    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", json_object_get(item, "call_id"), "type",
-                             "function", "function", "name", json_object_get(item, "name"), "arguments",
-                             json_object_get(item, "arguments"));
+    json_t *call = json_pack("{s:O, s:s, s:{s:o, s:O}}", "id", json_object_get(item, "call_id"), "type",
+                             "function", "function", "name", model_name(space, json_object_get(item, "name")),
+                             "arguments", json_object_get(item, "arguments"));
     failed |= json_array_append_new(json_object_get(last, "tool_calls"), call);
     return check_memory(failed, err);
 }
@@ -225,7 +249,82 @@ static enum tutti_status read_input(const json_t *root, json_t *messages, struct
 
 /* ---- tools ---- */
 
-/* In this API a tool is the function itself; in the chat API the tool has a field "function". */
+struct tool_lists {
+    json_t *functions; /* in the chat API's form */
+    json_t *names;     /* FUNCTIONS of the translated request */
+};
+
+/* In this API a tool is the function itself; in the chat API the tool has a field "function". space: its namespace; NULL: none. */
+static enum tutti_status add_function(struct tool_lists *lists, const json_t *tool, const json_t *space,
+                                      const char *param, struct tutti_error *err)
+{
+    static const char *const SAME[] = { "description", "parameters", "strict" };
+    const json_t *own = json_field(tool, "name");
+    enum tutti_status st = api_check_fields(tool, API_IN_FUNCTION, param, err);
+    if (st == TUTTI_OK && !json_is_string(own))
+        st = error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must have a name, a string", param);
+    if (st != TUTTI_OK)
+        return st;
+    json_t *function = json_object(), *name = model_name(space, own);
+    const char *text = json_string_value(name);
+    const json_t *other = text ? json_object_get(lists->names, text) : NULL;
+    if (other && (space || json_is_object(other)))
+        st = error_set_param(err, TUTTI_E_ARGUMENT, param,
+                             "%s: the model would know this function as %.64s, which is another one, too; "
+                             "rename one of them",
+                             param, text);
+    int failed = json_object_set(function, "name", name);
+    for (size_t k = 0; k < sizeof SAME / sizeof *SAME; k++)
+        if (json_field(tool, SAME[k]))
+            failed |= json_object_set(function, SAME[k], json_object_get(tool, SAME[k]));
+    failed |= json_object_set_new(lists->names, text ? text : "",
+                                  space ? json_pack("{s:O, s:O}", "namespace", space, "name", own)
+                                        : json_null());
+    failed |= json_array_append_new(lists->functions,
+                                    json_pack("{s:s, s:o}", "type", "function", "function", function));
+    json_decref(name);
+    return st == TUTTI_OK ? check_memory(failed, err) : st;
+}
+
+/* Other tools than functions are left out, as in llama-server: some run at OpenAI, and a model that was not trained for the
+ * others cannot call them. Agents send them in each request. */
+static enum tutti_status add_tool(struct tool_lists *lists, const json_t *tool, const json_t *space,
+                                  const char *param, struct tutti_error *err)
+{
+    const char *type = string_field(tool, "type");
+    if (!type)
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s must be an object with a type, such as \"function\"", param);
+    if (!strcmp(type, "function"))
+        return add_function(lists, tool, space, param, err);
+    api_warn_ignored("a tool of type", type, ": models call functions only");
+    return TUTTI_OK;
+}
+
+/* {"type": "namespace", "name", "tools": [...]} */
+static enum tutti_status add_namespace(struct tool_lists *lists, const json_t *space, const char *param,
+                                       struct tutti_error *err)
+{
+    enum { MAX_NAME = 128 }; /* bytes: the name is copied for each of the functions */
+    char path[80];
+    size_t i;
+    const json_t *name = json_field(space, "name"), *tools = json_object_get(space, "tools"), *tool;
+    if (!json_is_string(name) || !json_is_array(tools))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s must have a name, a string, and tools, a list", param);
+    if (json_string_length(name) > MAX_NAME)
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s.name has %zu bytes, at most %d are allowed",
+                               param, json_string_length(name), MAX_NAME);
+    enum tutti_status st = TUTTI_OK;
+    json_array_foreach(tools, i, tool)
+    {
+        snprintf(path, sizeof path, "%s.tools[%zu]", param, i);
+        if (st == TUTTI_OK)
+            st = add_tool(lists, tool, name, path, err);
+    }
+    return st;
+}
+
 static enum tutti_status copy_tools(json_t *chat, json_t *root, struct tutti_error *err)
 {
     const json_t *tools = json_field(root, "tools"), *tool;
@@ -234,28 +333,43 @@ static enum tutti_status copy_tools(json_t *chat, json_t *root, struct tutti_err
         return TUTTI_OK;
     if (!json_is_array(tools))
         return json_wrong_type("tools", "a list", tools, err);
-    json_t *out = json_array();
-    int failed = json_object_set_new(chat, "tools", out);
+    struct tool_lists lists = { json_array(), json_object() };
+    int failed = json_object_set_new(chat, "tools", lists.functions);
+    failed |= json_object_set_new(chat, FUNCTIONS, lists.names);
+    enum tutti_status st = check_memory(failed, err);
     json_array_foreach(tools, i, tool)
     {
-        static const char *const SAME[] = { "name", "description", "parameters", "strict" };
         char param[32];
         const char *type = string_field(tool, "type");
         snprintf(param, sizeof param, "tools[%zu]", i);
-        if (!type || strcmp(type, "function"))
-            return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                                   "%s: the only type supported is \"function\"", param);
-        enum tutti_status st = api_check_fields(tool, API_IN_FUNCTION, param, err);
-        if (st != TUTTI_OK)
-            return st;
-        json_t *function = json_object();
-        for (size_t k = 0; k < sizeof SAME / sizeof *SAME; k++)
-            if (json_field(tool, SAME[k]))
-                failed |= json_object_set(function, SAME[k], json_object_get(tool, SAME[k]));
-        failed |= json_array_append_new(out,
-                                        json_pack("{s:s, s:o}", "type", "function", "function", function));
+        if (st == TUTTI_OK)
+            st = type && !strcmp(type, "namespace") ? add_namespace(&lists, tool, param, err)
+                                                    : add_tool(&lists, tool, NULL, param, err);
     }
-    return check_memory(failed, err);
+    return st;
+}
+
+static enum tutti_status refuse_choice(const json_t *tool, struct tutti_error *err)
+{
+    const char *name = string_field(tool, "name");
+    return error_set_param(
+        err, TUTTI_E_ARGUMENT, "tool_choice",
+        "tool_choice names %.64s%sa tool of type \"%.32s\": only functions can be called here, "
+        "other tools are left out",
+        name ? name : "", name ? ", " : "", string_field(tool, "type"));
+}
+
+static bool is_other_type(const json_t *tool)
+{
+    const char *type = string_field(tool, "type");
+    return type && strcmp(type, "function") != 0;
+}
+
+/* A function in the chat API's form, of which only the name is needed. */
+static json_t *named_function(const json_t *tool)
+{
+    json_t *name = model_name(json_field(tool, "namespace"), json_field(tool, "name"));
+    return json_pack("{s:s, s:{s:o}}", "type", "function", "function", "name", name ? name : json_string(""));
 }
 
 /* {"type": "allowed_tools", "mode", "tools": [{"type": "function", "name"}]} */
@@ -264,36 +378,37 @@ static enum tutti_status copy_allowed(json_t *chat, const json_t *choice, struct
     json_t *names = json_array(), *mode = json_object_get(choice, "mode");
     const json_t *entry;
     size_t i;
-    int failed = names ? 0 : -1;
+    enum tutti_status st = check_memory(names ? 0 : -1, err);
     json_array_foreach(json_object_get(choice, "tools"), i, entry)
     {
-        const char *name = string_field(entry, "name");
-        failed |= json_array_append_new(
-            names, json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name ? name : ""));
+        if (st == TUTTI_OK && is_other_type(entry))
+            st = refuse_choice(entry, err);
+        if (st == TUTTI_OK)
+            st = check_memory(json_array_append_new(names, named_function(entry)), err);
     }
-    json_t *allowed = failed ? NULL
-                             : json_pack("{s:s, s:{s:O*, s:O}}", "type", "allowed_tools", "allowed_tools",
-                                         "mode", mode, "tools", names);
-    json_decref(names);
-    return check_memory(json_object_set_new(chat, "tool_choice", allowed), err);
+    json_t *allowed = json_pack("{s:s, s:{s:O*, s:o}}", "type", "allowed_tools", "allowed_tools", "mode",
+                                mode, "tools", names);
+    int failed = json_object_set_new(chat, "tool_choice", allowed);
+    return st == TUTTI_OK ? check_memory(failed, err) : st;
 }
 
 static enum tutti_status copy_choice(json_t *chat, json_t *root, struct tutti_error *err)
 {
     const json_t *choice = json_field(root, "tool_choice");
-    const char *type = string_field(choice, "type"), *name = string_field(choice, "name");
+    const char *type = string_field(choice, "type");
     if (!choice)
         return TUTTI_OK;
     if (json_is_string(choice))
         return check_memory(json_object_set(chat, "tool_choice", json_object_get(root, "tool_choice")), err);
     if (type && !strcmp(type, "allowed_tools"))
         return copy_allowed(chat, choice, err);
-    if (!type || strcmp(type, "function") || !name)
+    if (is_other_type(choice))
+        return refuse_choice(choice, err);
+    if (!type || !string_field(choice, "name"))
         return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
                                "tool_choice must be \"auto\", \"none\", \"required\", {\"type\": "
                                "\"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}");
-    json_t *named = json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name);
-    return check_memory(json_object_set_new(chat, "tool_choice", named), err);
+    return check_memory(json_object_set_new(chat, "tool_choice", named_function(choice)), err);
 }
 
 /* ---- settings ---- */
@@ -466,6 +581,20 @@ static enum tutti_status make_chat(json_t *root, json_t **out, struct tutti_erro
     return st;
 }
 
+/* Bytes of what the reply may have from the request: all but the input. */
+static size_t repeated_bytes(const json_t *root)
+{
+    size_t n_bytes = 0;
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)root, name, value)
+    {
+        if (strcmp(name, "input") != 0)
+            n_bytes += json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
+    }
+    return n_bytes;
+}
+
 enum tutti_status responses_read(struct api_request *req, struct app *app, json_t *root,
                                  struct tutti_error *err)
 {
@@ -481,7 +610,9 @@ enum tutti_status responses_read(struct api_request *req, struct app *app, json_
     if (st != TUTTI_OK)
         return st;
     st = api_request_read_value(req, API_CHAT, app->model, chat, err);
-    if (st != TUTTI_OK && err)
+    if (st == TUTTI_OK)
+        req->n_repeated_bytes = repeated_bytes(json_object_get(chat, ORIGINAL));
+    else if (err)
         responses_name_field(err);
     return st;
 }

@@ -213,21 +213,16 @@ static json_t *chosen_value(const struct job *job)
 
 static bool write_reply(struct job *job, struct buf *out)
 {
-    return job_write_json(out, chosen_value(job), "");
+    bool streams = job->req.stream;
+    return (!streams || buf_add_string(out, "data: ")) &&
+           job_write_json(out, chosen_value(job), streams ? "\n\n" : "");
 }
 
 static void infill_finish(struct job *job)
 {
-    if (!job->req.stream) {
-        job_reply(job, write_reply);
-        return;
-    }
-    json_t *value = chosen_value(job);
-    job_begin_stream(job);
-    if (value && job_stream_json(job, "data: ", value, "\n\n"))
-        http_stream_end(job_take_conn(job));
-    else
-        job_fail_memory(job);
+    if (job->req.stream)
+        job_begin_stream(job);
+    job_reply(job, write_reply);
 }
 
 static void infill_fail(struct app *app, struct job *job, struct http_conn *conn,

@@ -251,12 +251,9 @@ static enum tutti_status convert_fields(json_t *root, bool *is_prefill, struct t
 {
     const json_t *n_predict = json_field(root, "n_predict"), *max = json_field(root, "max_tokens");
     const json_t *n = n_predict ? n_predict : max, *temperature = json_field(root, "temperature");
-    const json_t *seed = json_field(root, "seed");
     *is_prefill = json_is_integer(n) && json_integer_value(n) == 0;
     if (json_is_number(temperature) && json_number_value(temperature) < 0) /* greedy */
         json_object_set_new(root, "temperature", json_integer(0));
-    if (json_is_integer(seed) && json_integer_value(seed) == -1) /* any */
-        json_object_del(root, "seed");
     if (*is_prefill || !n) {
         json_object_del(root, "max_tokens");
         json_object_set_new(root, "n_predict", json_integer(-1));
@@ -326,6 +323,8 @@ enum tutti_status infill_read_body(struct api_request *req, struct app *app, jso
         st = read_gap(req, app, json_string_value(prompt), json_string_length(prompt), err);
     if (st == TUTTI_OK)
         st = add_stops(req, app, err);
+    for (size_t i = 0; i < req->n_stop; i++)
+        req->n_repeated_bytes += req->stop[i].n_bytes;
     req->no_answer = is_prefill;
     req->scores = req->infill.returns_tokens || req->stream; /* the reply has the ids of tokens */
     json_decref(prompt);

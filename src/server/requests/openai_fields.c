@@ -237,8 +237,8 @@ static const struct field_rule RULES[] = {
     /* Parts of answers, which clients send back; nothing of them is shown to the model. */
     FIELDS(IN_MESSAGE, "*", NULL, "id", "annotations", "reasoning_details", "cache_control"),
     FIELDS(IN_FUNCTION, IS_READ, NULL, "name", "description", "parameters", "strict"),
-    FIELDS(IN_ITEM, IS_READ, NULL, "type", "role", "content", "call_id", "name", "arguments", "output",
-           "summary"),
+    FIELDS(IN_ITEM, IS_READ, NULL, "type", "role", "content", "call_id", "name", "namespace", "arguments",
+           "output", "summary"),
     FIELDS(IN_ITEM, "*", NULL, "id", "status", "phase", "encrypted_content"),
     /* /tokenize, /detokenize */
     FIELDS(TOKENIZE | API_DETOKENIZE, IS_READ, NULL, "model"),
@@ -356,8 +356,7 @@ static const char *meant_name(const char *name, unsigned api)
     return NULL;
 }
 
-/* Logs each name once, and at most MAX_NAMES of them. */
-static void log_unknown(const char *path, const char *name)
+void api_warn_ignored(const char *what, const char *name, const char *why)
 {
     enum { MAX_NAMES = 32 };
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -366,10 +365,8 @@ static void log_unknown(const char *path, const char *name)
     static atomic_bool is_full;
     if (atomic_load(&is_full))
         return;
-    char list[48] = "";
-    if (*path)
-        snprintf(list, sizeof list, "%.*s[]", (int)strcspn(path, "["), path);
-    const struct field_name full = full_name(list, name);
+    struct field_name full;
+    snprintf(full.text, sizeof full.text, "%s \"%.160s\"", what, name);
     bool is_new = true;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < n; i++)
@@ -380,7 +377,15 @@ static void log_unknown(const char *path, const char *name)
     atomic_store(&is_full, n == MAX_NAMES);
     pthread_mutex_unlock(&lock);
     if (is_new)
-        log_warn("a request has the unknown field \"%s\", which was ignored", full.text);
+        log_warn("a request has %s, which was ignored%s", full.text, why);
+}
+
+static void warn_unknown(const char *path, const char *name)
+{
+    char list[48] = "";
+    if (*path)
+        snprintf(list, sizeof list, "%.*s[]", (int)strcspn(path, "["), path);
+    api_warn_ignored("the unknown field", full_name(list, name).text, "");
 }
 
 /* ---- the check ---- */
@@ -457,7 +462,7 @@ enum tutti_status api_check_fields(const json_t *object, unsigned api, const cha
             if (meant || is_strict)
                 return refuse_unknown(path, name, meant, err);
             if (api != IN_FUNCTION) /* chat templates read a tool as it is */
-                log_unknown(path, name);
+                warn_unknown(path, name);
         } else if (rule && !is_neutral(rule->neutral, value)) {
             return refuse_field(rule, path, name, err);
         }

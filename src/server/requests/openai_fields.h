@@ -10,4 +10,8 @@
 MUST_CHECK enum tutti_status api_check_fields(const json_t *object, unsigned api, const char *path,
                                               struct tutti_error *err);
 
+/* Logs that a part of a request was ignored: what, such as "a tool of type", its name, and why; "" or ": REASON". Once for
+ * each name, and for a bounded number of them. */
+void api_warn_ignored(const char *what, const char *name, const char *why);
+
 #endif

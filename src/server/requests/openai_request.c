@@ -93,8 +93,11 @@ enum tutti_status api_read_fields(struct api_request *req, struct tutti_error *e
             st = read_field(req, &FIELDS[i], err);
     if (req->sampling.top_k < 0)
         req->sampling.top_k = 0; /* -1 commonly means off */
+    /* Only the most probable token, and the most typical one: the engine's 0 would be off. */
     if (req->sampling.top_p <= 0.0f)
-        req->sampling.top_p = FLT_MIN; /* only the most probable token */
+        req->sampling.top_p = FLT_MIN;
+    if (req->sampling.typical_p <= 0.0f && json_field(req->root, "typical_p"))
+        req->sampling.typical_p = FLT_MIN;
     return st;
 }
 
@@ -133,7 +136,7 @@ static enum tutti_status read_seed(struct api_request *req, struct tutti_error *
         return TUTTI_OK;
     if (!json_is_integer(seed))
         return json_wrong_type("seed", "an integer", seed, err);
-    req->sampling.has_seed = true;
+    req->sampling.has_seed = json_integer_value(seed) != -1; /* random, as in vLLM and llama-server */
     req->sampling.seed = (uint64_t)json_integer_value(seed);
     return TUTTI_OK;
 }
@@ -220,7 +223,7 @@ static enum tutti_status check_draws(const struct api_request *req, struct tutti
                   { "top_p", 1, 1 },
                   { "top_k", 0, -1 },
                   { "min_p", 0, 0 },
-                  { "typical_p", 1, 0 } };
+                  { "typical_p", 1, 1 } };
     for (size_t i = 0; i < sizeof DRAWS / sizeof *DRAWS && req->n_beams > 1; i++) {
         const json_t *value = json_field(req->root, DRAWS[i].name);
         double number = json_number_value(value);
@@ -519,6 +522,8 @@ enum tutti_status api_request_read_value(struct api_request *out, enum api_kind 
     st = api_read_messages(out, err);
     if (st == TUTTI_OK)
         st = api_read_tools(out, err);
+    if (st == TUTTI_OK)
+        st = api_prepare_calls(out, &info, err);
     return st == TUTTI_OK ? check_min_tokens(out, err) : st;
 }
 
@@ -544,6 +549,7 @@ void api_request_clear(struct api_request *req)
     free(req->schema);
     ids_clear(&req->ids);
     ids_clear(&req->stop_ids);
+    tutti_tool_parser_free(req->tool_parser);
     json_decref(req->root);
     *req = (struct api_request){ 0 };
 }
@@ -718,4 +724,6 @@ void api_request_trim(struct api_request *req)
             json_object_del(req->root, key);
     }
     req->n_bytes = 2 * ((req->root ? json_tree_bytes(req->root) : 0) + req->ids.n * sizeof *req->ids.ids);
+    if (req->tool_parser)
+        req->n_bytes += json_tree_bytes(json_object_get(req->root, "tools"));
 }

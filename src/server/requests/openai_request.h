@@ -77,6 +77,7 @@ struct api_request {
     enum api_kind kind;
     json_t *root;   /* strings below are borrowed from here */
     size_t n_bytes; /* memory of the request, including the engine's copy; set by api_request_trim() */
+    size_t n_repeated_bytes; /* of JSON, which the reply has from the request */
     const char *model;
     const char *adapter; /* the one that model names; NULL: none. Set by job_open() */
     struct tutti_message *messages;
@@ -86,6 +87,8 @@ struct api_request {
     char **dumped; /* tool calls, tools and template arguments, as JSON texts */
     size_t n_dumped;
     const char *tools, *template_arguments;
+    tutti_tool_parser
+        *tool_parser; /* of tools, which each answer's parser shares; NULL: answers have no calls */
     enum tutti_grammar_kind grammar_kind;
     const char *grammar_field; /* the field that sets the grammar; NULL: none */
     const char *grammar;
@@ -180,6 +183,9 @@ MUST_CHECK enum tutti_status api_dump(struct api_request *req, const json_t *val
                                       struct tutti_error *err);
 /* Reads tools, tool_choice and chat_template_kwargs; after the messages and response_format. */
 MUST_CHECK enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err);
+/* After api_read_tools(): sets req->tool_parser. */
+MUST_CHECK enum tutti_status api_prepare_calls(struct api_request *req, const struct tutti_model_info *info,
+                                               struct tutti_error *err);
 /* Reads response_format, grammar and the corresponding fields of other servers. */
 MUST_CHECK enum tutti_status api_read_format(struct api_request *req, struct tutti_error *err);
 /* An error of the engine: renames err->param, and its name in the text, to the client's field. */

@@ -67,17 +67,22 @@ static const char *name_of(const json_t *tool)
     return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
 }
 
-/* Finds a tool, or an entry of a list of names in the same format, by name; NULL: not found. */
-static const json_t *find_tool(const json_t *tools, const char *name)
+/* The tools of a list, or the entries of a list of names in the same format, by name. NULL: out of memory. */
+static json_t *by_name(const json_t *list)
 {
+    json_t *out = json_object();
     size_t i;
-    const json_t *tool;
-    json_array_foreach(tools, i, tool)
+    const json_t *entry;
+    int failed = out ? 0 : -1;
+    json_array_foreach(list, i, entry)
     {
-        const char *own = name_of(tool);
-        if (own && !strcmp(own, name))
-            return tool;
+        const char *name = name_of(entry);
+        if (name)
+            failed |= json_object_set(out, name, (json_t *)(uintptr_t)entry);
     }
+    if (!failed)
+        return out;
+    json_decref(out);
     return NULL;
 }
 
@@ -87,6 +92,29 @@ static enum tutti_status fail_unknown(const char *name, struct tutti_error *err)
                            "tool_choice names %.64s, which is not in tools", name);
 }
 
+/* Leaves only the chosen tools of the request, all of which must be known. */
+static enum tutti_status keep_tools(struct api_request *req, const json_t *names, const json_t *known,
+                                    const json_t *chosen, struct tutti_error *err)
+{
+    const json_t *tools = json_object_get(req->root, "tools"), *entry;
+    size_t i;
+    json_array_foreach(names, i, entry)
+    {
+        const char *name = name_of(entry);
+        if (!name || !json_object_get(known, name))
+            return fail_unknown(name ? name : "none", err);
+    }
+    json_t *kept = json_array();
+    int failed = kept ? 0 : -1;
+    json_array_foreach(tools, i, entry)
+    {
+        if (json_object_get(chosen, name_of(entry)))
+            failed |= json_array_append(kept, json_array_get(tools, i));
+    }
+    failed |= json_object_set_new(req->root, "tools", kept);
+    return failed ? error_out_of_memory("tools", err) : TUTTI_OK;
+}
+
 /* {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function",
  * "function": {"name": "..."}}]}}: the request is treated as if it had only these tools, and the
  * mode as its tool_choice. */
@@ -94,9 +122,8 @@ static enum tutti_status narrow_tools(struct api_request *req, struct tutti_erro
 {
     const json_t *tools = json_object_get(req->root, "tools"),
                  *choice = json_object_get(req->root, "tool_choice");
-    const json_t *allowed = json_object_get(choice, "allowed_tools"), *names, *mode, *entry;
+    const json_t *allowed = json_object_get(choice, "allowed_tools"), *names, *mode;
     const char *type = json_string_value(json_object_get(choice, "type"));
-    size_t i;
     if (!type || strcmp(type, "allowed_tools"))
         return TUTTI_OK;
     names = json_object_get(allowed, "tools");
@@ -107,22 +134,14 @@ static enum tutti_status narrow_tools(struct api_request *req, struct tutti_erro
         return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
                                "tool_choice.allowed_tools must have a mode, \"auto\" or \"required\", and a "
                                "list of tools");
-    json_array_foreach(names, i, entry)
-    {
-        const char *name = name_of(entry);
-        if (!name || !find_tool(tools, name))
-            return fail_unknown(name ? name : "none", err);
-    }
-    json_t *kept = json_array();
-    int failed = kept ? 0 : -1;
-    json_array_foreach(tools, i, entry)
-    {
-        if (find_tool(names, name_of(entry)))
-            failed |= json_array_append(kept, json_array_get(tools, i));
-    }
-    failed |= json_object_set(req->root, "tool_choice", json_object_get(allowed, "mode"));
-    failed |= json_object_set_new(req->root, "tools", kept);
-    return failed ? error_out_of_memory("tools", err) : TUTTI_OK;
+    json_t *known = by_name(tools), *chosen = by_name(names);
+    enum tutti_status st = known && chosen ? keep_tools(req, names, known, chosen, err)
+                                           : error_out_of_memory("tools", err);
+    json_decref(known);
+    json_decref(chosen);
+    if (st == TUTTI_OK && json_object_set(req->root, "tool_choice", json_object_get(allowed, "mode")) != 0)
+        st = error_out_of_memory("tools", err);
+    return st;
 }
 
 /* {"type": "function", "function": {"name": "..."}} */
@@ -135,8 +154,12 @@ static enum tutti_status read_named(struct api_request *req, const json_t *choic
             err, TUTTI_E_ARGUMENT, "tool_choice",
             "tool_choice must be \"auto\", \"none\", \"required\", {\"type\": \"function\", "
             "\"function\": {\"name\": ...}} or {\"type\": \"allowed_tools\", \"allowed_tools\": ...}");
-    const json_t *tool = find_tool(tools, name);
-    return tool ? force(req, API_FORCED_NAMED, name_of(tool), tools, err) : fail_unknown(name, err);
+    json_t *known = by_name(tools);
+    enum tutti_status st = !known                         ? error_out_of_memory("tools", err)
+                           : json_object_get(known, name) ? force(req, API_FORCED_NAMED, name, tools, err)
+                                                          : fail_unknown(name, err);
+    json_decref(known);
+    return st;
 }
 
 static enum tutti_status read_tool_choice(struct api_request *req, const json_t *choice, const json_t *tools,
@@ -150,7 +173,7 @@ static enum tutti_status read_tool_choice(struct api_request *req, const json_t 
     bool is_required = word && !strcmp(word, "required");
     if (json_array_size(tools) == 0 && (is_required || json_is_object(choice)))
         return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
-                               "tool_choice is only allowed with tools");
+                               "tool_choice is only allowed with tools that are functions");
     /* response_format applies to answers without a call. */
     bool has_grammar = req->grammar_field && strcmp(req->grammar_field, "response_format") != 0;
     if (req->n_beams > 1 || has_grammar)
@@ -237,4 +260,15 @@ enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *er
     if (st == TUTTI_OK && json_array_size(tools) > 0 && !(word && !strcmp(word, "none")))
         st = api_dump(req, tools, &req->tools, err);
     return st == TUTTI_OK ? read_template_fields(req, err) : st;
+}
+
+enum tutti_status api_prepare_calls(struct api_request *req, const struct tutti_model_info *info,
+                                    struct tutti_error *err)
+{
+    bool is_grammar_of_calls = req->grammar_kind >= TUTTI_GRAMMAR_TOOL_CALLS;
+    /* With another grammar the whole answer is content, whatever it looks like. */
+    if (!req->tools || (req->grammar_kind != TUTTI_GRAMMAR_NONE && !is_grammar_of_calls))
+        return TUTTI_OK;
+    const char *form = is_grammar_of_calls && info->written_form ? info->written_form : info->tool_form;
+    return tutti_tool_parser_new(&req->tool_parser, form, req->tools, false, err);
 }

@@ -632,6 +632,26 @@ static bool parser_advance(struct tutti_tool_parser *p, const char *text, size_t
 
 /* ---- the interface ---- */
 
+/* Takes over tools, also on failure. */
+static enum tutti_status parser_create(tutti_tool_parser **out, uint64_t forms, json_t *tools,
+                                       bool any_arguments, struct tutti_error *err)
+{
+    tutti_tool_parser *p = calloc(1, sizeof *p);
+    json_t *ids = json_array();
+    if (!p || !ids) {
+        free(p);
+        json_decref(ids);
+        json_decref(tools);
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for a parser of tool calls");
+    }
+    *p = (tutti_tool_parser){
+        .tools = tools, .forms = forms, .any_arguments = any_arguments, .is_first = true, .ids = ids
+    };
+    find_starts(p);
+    *out = p;
+    return TUTTI_OK;
+}
+
 enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const char *form, const char *tools,
                                         bool any_arguments, struct tutti_error *err)
 {
@@ -647,20 +667,15 @@ enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const char *for
         json_decref(list);
         return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_new: tools must be a list in JSON");
     }
-    tutti_tool_parser *p = calloc(1, sizeof *p);
-    json_t *ids = json_array();
-    if (!p || !ids) {
-        free(p);
-        json_decref(ids);
-        json_decref(list);
-        return error_set(err, TUTTI_E_MEMORY, "out of memory for a parser of tool calls");
-    }
-    *p = (tutti_tool_parser){
-        .tools = list, .forms = forms, .any_arguments = any_arguments, .is_first = true, .ids = ids
-    };
-    find_starts(p);
-    *out = p;
-    return TUTTI_OK;
+    return parser_create(out, forms, list, any_arguments, err);
+}
+
+enum tutti_status tutti_tool_parser_clone(tutti_tool_parser **out, const tutti_tool_parser *parser,
+                                          struct tutti_error *err)
+{
+    if (!out || !parser)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_clone: out and parser must not be NULL");
+    return parser_create(out, parser->forms, json_incref(parser->tools), parser->any_arguments, err);
 }
 
 void tutti_tool_parser_free(tutti_tool_parser *p)
