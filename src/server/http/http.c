@@ -567,6 +567,7 @@ static void on_read(struct bufferevent *bev, void *arg)
 static void on_write(struct bufferevent *bev, void *arg)
 {
     struct http_conn *conn = arg;
+    (void)bev;
     if (has_output(conn))
         return;
     conn_release_reply(conn);
