@@ -14,8 +14,8 @@ struct word_model {
     struct trie inner;  /* WORDS_WORDPIECE: tokens that continue a word, without their mark */
     struct buf mark;    /* the mark of inner tokens: "##" */
     size_t max_chars;   /* WORDS_WORDPIECE: of a word; longer ones are unknown */
-    size_t n_words;     /* WORDS_WORDPIECE, WORDS_UNIGRAM: ids of the model; later ones are only added tokens */
-    double *scores;     /* WORDS_UNIGRAM: [n_words] by id */
+    size_t n_words; /* WORDS_WORDPIECE, WORDS_UNIGRAM: ids of the model; later ones are only added tokens */
+    double *scores; /* WORDS_UNIGRAM: [n_words] by id */
     double unknown_score;
 };
 
