@@ -54,8 +54,8 @@ def start_first(*args):
     inside = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
     if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("process namespaces are not permitted")
-    process = subprocess.Popen([*inside, BIN, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE)
+    process = subprocess.Popen([*inside, BIN, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # under nohup it is ignored
     end = time.monotonic() + PATIENCE
     while True:
         with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
