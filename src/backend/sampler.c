@@ -252,8 +252,8 @@ struct kept {
     float scale;           /* cuts add up exp((x - max) * scale) */
     struct candidate last; /* in order: those after it are removed */
     float min_p;           /* those of a smaller weight are removed; 0: none */
-    float over,
-        under; /* logits from over on have that weight, those below under do not; between them it is computed */
+    /* min_p: logits from over on have that weight, those below under have not; between them it is computed. */
+    float over, under;
     bool is_typical;
     float mean, least; /* is_typical: those whose closeness to the mean is below least are removed */
 };
@@ -353,7 +353,8 @@ static uint64_t tally_row(struct sampler *s, const struct kept *kept, enum cut c
     uint64_t total = 0;
     memset(s->tally, 0, sizeof s->tally);
     for (int begin = 0, n; (n = next_tile(s, kept, floor, &begin)) > 0; begin += n) {
-        weigh_tile(s, kept, begin, n);
+        if (cut != CUT_LARGEST)
+            weigh_tile(s, kept, begin, n);
         for (int i = 0; i < n; i++) {
             float x = k.row[begin + i];
             if (!(x > floor) || !is_kept(&k, x, begin + i))
@@ -436,7 +437,9 @@ static void cut_top_k(struct sampler *s, struct kept *k, int top_k)
         k->last = s->candidates[0];
         return;
     }
-    (void)tally_row(s, k, CUT_LARGEST, -INFINITY);
+    /* Fewer where penalties have made logits infinite. */
+    if (tally_row(s, k, CUT_LARGEST, -INFINITY) < (uint64_t)top_k)
+        return;
     k->last = find_last(s, k, CUT_LARGEST, -INFINITY, (uint64_t)top_k);
 }
 

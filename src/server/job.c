@@ -116,16 +116,13 @@ void job_drop(struct job *job)
 
 /* ---- memory of the reply ---- */
 
-enum {
-    SMALL_BYTES = 64 * 1024, /* smaller replies are limited by their number */
-    CHARGE_STEP_BYTES = 16 * 1024,
-};
+enum { CHARGE_STEP_BYTES = 16 * 1024 };
 
 /* Counts n_more bytes. TUTTI_E_BUSY: the replies to the client's requests take too much memory. */
 static enum tutti_status count_bytes(struct job *job, size_t n_more, struct tutti_error *err)
 {
     job->n_reply_bytes += n_more;
-    if (n_more == 0 || !job->reply_memory || job->n_reply_bytes <= SMALL_BYTES)
+    if (n_more == 0 || !job->reply_memory || job->n_reply_bytes <= HTTP_SMALL_REPLY_BYTES)
         return TUTTI_OK;
     size_t n_steps = (job->n_reply_bytes + CHARGE_STEP_BYTES - 1) / CHARGE_STEP_BYTES;
     http_body_set_charge(job->reply_memory, n_steps * CHARGE_STEP_BYTES);
@@ -288,6 +285,15 @@ bool job_write_json(struct buf *out, json_t *value, const char *end)
     bool ok = value && json_write(out, value) && buf_add_string(out, end);
     json_decref(value);
     return ok;
+}
+
+void job_stream_text(struct job *job, bool ok, struct buf *text)
+{
+    if (!ok)
+        job_fail_memory(job);
+    else if (job->conn)
+        http_stream_write(job->conn, text->bytes, text->n_bytes);
+    buf_clear(text);
 }
 
 bool job_stream_json(struct job *job, const char *prefix, json_t *value, const char *end)

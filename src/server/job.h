@@ -180,6 +180,8 @@ MUST_CHECK bool job_write_json(struct buf *out, json_t *value, const char *end);
 void job_end_choice(struct job *job, size_t index);
 /* Ends the job with an error: out of memory. */
 void job_fail_memory(struct job *job);
+/* Sends a part of the stream that was written to text, and clears text. ok false: there was no memory for it. */
+void job_stream_text(struct job *job, bool ok, struct buf *text);
 /* Writes prefix, the value and end (such as "\n\n") to the stream, and releases the value. False:
  * out of memory. */
 MUST_CHECK bool job_stream_json(struct job *job, const char *prefix, json_t *value, const char *end);

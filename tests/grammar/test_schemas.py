@@ -49,7 +49,7 @@ ACCEPTED = [
     ({"type": "number", "minimum": 0.25, "maximum": 1}, ['0.25', '0.999', '1', '0.5'], ['0.24', '1.1', '1.000001', '2', '0.2', '.5']),
     ({"type": "number", "exclusiveMinimum": 2, "maximum": 10}, ['2.5', '10', '9.999', '3'], ['2', '2.0', '10.5', '11']),
     ({"type": "number"}, ['0', '-1.5', '1e5', '2.5E-10', '123456789'], ['01', '1.', '+1', '.1', '1e', 'NaN', '1e500']),
-    # The format of a number, alone and merged
+    # The format of a number, in one schema and in merged ones
     *[({**schema, "$defs": {"Byte": {"type": "integer", "format": "uint8"}}}, ['4', '254'], ['256', '300', '-2', '3']) for schema in (
         {"type": "integer", "format": "uint8", "multipleOf": 2}, {"$ref": "#/$defs/Byte", "multipleOf": 2}, {"allOf": [{"$ref": "#/$defs/Byte"}, {"multipleOf": 2}]},
         {"type": "integer", "format": "uint8", "not": {"const": 3}}, {"allOf": [{"type": "integer", "format": "int16"}, {"$ref": "#/$defs/Byte", "not": {"const": 3}}]})],

@@ -505,6 +505,32 @@ static void huge_logits_and_settings_stay_defined(void **state)
     sampler_free(sampler);
 }
 
+/* A penalty makes huge logits infinite; a large top-k then has fewer tokens to keep than it asks for. */
+static void infinite_logits_are_fewer_than_top_k(void **state)
+{
+    (void)state;
+    static float logits[MAX_VOCAB];
+    int32_t ids[100];
+    struct sampler *sampler = make_sampler(MAX_VOCAB);
+    fill_logits(logits, MAX_VOCAB, 1, 1);
+    for (int i = 0; i < 100; i++) {
+        ids[i] = i;
+        logits[i] = -3e38f;
+    }
+    for (int top_k = 300; top_k <= MAX_VOCAB; top_k += 50) {
+        struct tutti_sampling p = defaults;
+        p.top_k = top_k;
+        p.repetition_penalty = 100;
+        struct sample_input in = {
+            .n_usable = MAX_VOCAB, .sampling = &p, .ids = ids, .n_ids = 100, .seed = (uint64_t)top_k
+        };
+        struct sample sample;
+        assert_true(sampler_draw(sampler, logits, &in, &sample));
+        assert_in_range(sample.token, 100, MAX_VOCAB - 1);
+    }
+    sampler_free(sampler);
+}
+
 /* ---- the operation of the backend ---- */
 
 enum { OP_ROWS = 24, OP_VOCAB = 700, OP_DRAFTS = 3, OP_BEST = 6, OP_INPUTS = OP_ROWS / (OP_DRAFTS + 1) };
@@ -653,6 +679,7 @@ int main(void)
         cmocka_unit_test(logprobs_are_of_the_untouched_distribution),
         cmocka_unit_test(logits_that_are_no_numbers_are_found),
         cmocka_unit_test(huge_logits_and_settings_stay_defined),
+        cmocka_unit_test(infinite_logits_are_fewer_than_top_k),
         cmocka_unit_test(results_do_not_depend_on_other_rows_or_on_threads),
         cmocka_unit_test(a_bad_row_stops_its_draft_tokens_alone),
     };

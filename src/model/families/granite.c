@@ -1,6 +1,6 @@
-/* Granite 3, and the models of Granite 4 without Mamba's layers: LLaMA's layers with factors of the embedding, of q . k, of every block's output and of
- * the logits; and the variant with experts in every layer, with the weights of a softmax over the chosen ones. GGUF stores q and k
- * permuted for interleaved rotation, as for LLaMA. */
+/* Granite 3, and the models of Granite 4 without Mamba's layers: LLaMA's layers with factors of the embedding, of
+ * q . k, of every block's output and of the logits; and the variant with experts in every layer, with the weights of
+ * a softmax over the chosen ones. GGUF stores q and k permuted for interleaved rotation, as for LLaMA. */
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/families/names.h"
@@ -16,15 +16,7 @@ static const struct tensor_names LAYOUTS[] = {
 
 /* Granite 4: what would be the shared expert is the only feed-forward block. */
 static const struct tensor_names DENSE_LAYOUTS[] = {
-    { .of[SLOT_EMBEDDING] = { "model.embed_tokens.weight" },
-      .of[SLOT_OUTPUT] = { "lm_head.weight" },
-      .of[SLOT_OUTPUT_NORM] = { "model.norm.weight" },
-      .of[SLOT_ATTN_NORM] = { "model.layers.%d.input_layernorm.weight" },
-      .of[SLOT_FFN_NORM] = { "model.layers.%d.post_attention_layernorm.weight" },
-      .of[SLOT_QKV] = { "model.layers.%d.self_attn.q_proj.weight", "model.layers.%d.self_attn.k_proj.weight",
-                        "model.layers.%d.self_attn.v_proj.weight" },
-      .of[SLOT_ATTN_OUT] = { "model.layers.%d.self_attn.o_proj.weight" },
-      .of[SLOT_GATE_UP] = { "model.layers.%d.shared_mlp.input_linear.weight" },
+    { NAMES_TRANSFORMERS_BUT_MLP, .of[SLOT_GATE_UP] = { "model.layers.%d.shared_mlp.input_linear.weight" },
       .of[SLOT_DOWN] = { "model.layers.%d.shared_mlp.output_linear.weight" } },
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
@@ -59,14 +51,19 @@ static const struct config_key DENSE_KEYS[] = {
     { NULL, NULL },
 };
 
+#define GGUF_ROTATES                                                                                         \
+    {                                                                                                        \
+        "rope.scaling.finetuned", "true" /* false: no rotation */                                            \
+    }
+
 static const struct config_key GGUF_KEYS[] = {
-    { "rope.scaling.finetuned", "true" }, /* false: no rotation */
+    GGUF_ROTATES,
     { NULL, NULL },
 };
 
 /* llama.cpp's converter writes what Granite 4 says of layers and experts that it does not have. */
 static const struct config_key DENSE_GGUF_KEYS[] = {
-    { "rope.scaling.finetuned", "true" },
+    GGUF_ROTATES,
     { "ssm.*", NULL },
     { "expert_count", "0" },
     { "expert_used_count", "0" },

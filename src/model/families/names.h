@@ -2,18 +2,20 @@
 #ifndef TUTTI_MODEL_FAMILIES_NAMES_H
 #define TUTTI_MODEL_FAMILIES_NAMES_H
 
-/* transformers' decoders since LLaMA; and without q, k, v. */
-#define NAMES_TRANSFORMERS                                                                                   \
-    NAMES_TRANSFORMERS_BUT_QKV, .of[SLOT_QKV] = { "model.layers.%d.self_attn.q_proj.weight",                 \
-                                                  "model.layers.%d.self_attn.k_proj.weight",                 \
-                                                  "model.layers.%d.self_attn.v_proj.weight" }
-#define NAMES_TRANSFORMERS_BUT_QKV                                                                           \
+/* transformers' decoders since LLaMA; and without q, k, v, or without the feed-forward block. */
+#define NAMES_TRANSFORMERS         NAMES_TRANSFORMERS_BUT_MLP, NAMES_TRANSFORMERS_DOWN
+#define NAMES_TRANSFORMERS_BUT_QKV NAMES_TRANSFORMERS_COMMON, NAMES_TRANSFORMERS_DOWN
+#define NAMES_TRANSFORMERS_BUT_MLP                                                                           \
+    NAMES_TRANSFORMERS_COMMON, .of[SLOT_QKV] = { "model.layers.%d.self_attn.q_proj.weight",                  \
+                                                 "model.layers.%d.self_attn.k_proj.weight",                  \
+                                                 "model.layers.%d.self_attn.v_proj.weight" }
+#define NAMES_TRANSFORMERS_COMMON                                                                            \
     .of[SLOT_EMBEDDING] = { "model.embed_tokens.weight" }, .of[SLOT_OUTPUT] = { "lm_head.weight" },          \
     .of[SLOT_OUTPUT_NORM] = { "model.norm.weight" },                                                         \
     .of[SLOT_ATTN_NORM] = { "model.layers.%d.input_layernorm.weight" },                                      \
     .of[SLOT_FFN_NORM] = { "model.layers.%d.post_attention_layernorm.weight" },                              \
-    .of[SLOT_ATTN_OUT] = { "model.layers.%d.self_attn.o_proj.weight" },                                      \
-    .of[SLOT_DOWN] = { "model.layers.%d.mlp.down_proj.weight" }
+    .of[SLOT_ATTN_OUT] = { "model.layers.%d.self_attn.o_proj.weight" }
+#define NAMES_TRANSFORMERS_DOWN .of[SLOT_DOWN] = { "model.layers.%d.mlp.down_proj.weight" }
 
 #define NAMES_TRANSFORMERS_GATE_UP                                                                           \
     .of[SLOT_GATE_UP] = { "model.layers.%d.mlp.gate_proj.weight", "model.layers.%d.mlp.up_proj.weight" }

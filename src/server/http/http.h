@@ -110,6 +110,9 @@ const struct http_request *http_request(const struct http_conn *conn);
  * read on any thread. NULL: the request has no body. */
 struct http_body *http_take_body(struct http_conn *conn);
 
+/* Smaller replies are limited by their number. */
+enum { HTTP_SMALL_REPLY_BYTES = 64 * 1024 };
+
 /* Memory of a reply to this request, which the caller sets with http_body_set_charge(). It may outlive the
  * connection, and is freed as a body. NULL: out of memory. */
 struct http_body *http_reply_memory(const struct http_conn *conn);

@@ -10,10 +10,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum {
-    HEAD_BYTES = 320,              /* lines of a usual reply, so that the buffer does not grow */
-    SMALL_REPLY_BYTES = 64 * 1024, /* smaller replies are limited by the number of connections */
-};
+enum { HEAD_BYTES = 320 }; /* lines of a usual reply, so that the buffer does not grow */
 
 static const char *reason_of(int status)
 {
@@ -98,7 +95,7 @@ void conn_release_reply(struct http_conn *conn)
 enum tutti_status http_hold_reply(struct http_conn *conn, size_t n_bytes, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
-    if (n_bytes <= SMALL_REPLY_BYTES)
+    if (n_bytes <= HTTP_SMALL_REPLY_BYTES)
         return TUTTI_OK;
     conn_release_reply(conn); /* of a reply of which at most 64 KiB wait */
     conn->unsent = http_reply_memory(conn);

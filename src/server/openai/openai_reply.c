@@ -83,11 +83,8 @@ void openai_stream_choice(struct job *job, json_t *choice)
     struct buf chunk = { 0 };
     if (!job->conn)
         json_decref(choice);
-    else if (openai_write_chunk(job, choice, &chunk))
-        http_stream_write(job->conn, chunk.bytes, chunk.n_bytes);
     else
-        job_fail_memory(job);
-    buf_clear(&chunk);
+        job_stream_text(job, openai_write_chunk(job, choice, &chunk), &chunk);
 }
 
 static void end_stream(struct job *job)

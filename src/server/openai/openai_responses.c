@@ -150,11 +150,8 @@ static void emit(struct job *job, struct reply_choice *choice, const char *type,
     struct buf event = { 0 };
     if (!job->conn)
         json_decref(fields);
-    else if (write_event(choice, type, fields, &event))
-        http_stream_write(job->conn, event.bytes, event.n_bytes);
     else
-        job_fail_memory(job);
-    buf_clear(&event);
+        job_stream_text(job, write_event(choice, type, fields, &event), &event);
 }
 
 static json_int_t n_items(const struct reply_choice *choice)

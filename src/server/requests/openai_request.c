@@ -3,6 +3,7 @@
 #include "server/requests/openai_fields.h"
 
 #include "base/json/json_field.h"
+#include "base/limits.h"
 
 #include <float.h>
 #include <limits.h>
@@ -54,7 +55,8 @@ static const struct field FIELDS[] = {
     { "top_k", FIELD_INT, API_CHAT | API_COMPLETION, SAMPLING(top_k), -1, INT_MAX },
     { "min_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(min_p), 0, 1 },
     { "typical_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(typical_p), 0, 1 },
-    { "repetition_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(repetition_penalty), 0.01, 100 },
+    { "repetition_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(repetition_penalty),
+      LIMIT_LEAST_PENALTY, LIMIT_PENALTY },
     { "presence_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(presence_penalty), -2, 2 },
     { "frequency_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(frequency_penalty), -2, 2 },
 };

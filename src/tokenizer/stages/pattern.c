@@ -300,7 +300,7 @@ static int find_by_three(const struct pattern *pattern, struct pattern_matcher *
     *begin = from;
     *end = from;
     for (size_t i = 0; i < n_first; i++)
-        for (++*end; *end < m->run_end && (text[*end] & 0xC0) == 0x80;)
+        for (++*end; *end < m->run_end && utf8_is_continuation(text[*end]);)
             ++*end;
     m->run_pattern = pattern;
     m->run_text = text;
