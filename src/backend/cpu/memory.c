@@ -63,7 +63,7 @@ void memory_free(void *memory, size_t n_bytes)
 
 /* ---- backing ---- */
 
-enum { BACK_AT_ONCE_BYTES = 64 << 20, BACK_PIECE_BYTES = 4 << 20 };
+enum { BACK_AT_ONCE_BYTES = 64 << 20, BACK_PIECE_BYTES = HUGE_PAGE };
 
 struct memory_backing {
     uint8_t *memory;
@@ -97,12 +97,13 @@ static bool back_piece(uint8_t *memory, size_t n_bytes)
 static void *back_all(void *arg)
 {
     struct memory_backing *b = arg;
-    os_idle_thread();
-    while (!atomic_load(&b->stop)) {
-        size_t at = atomic_fetch_add(&b->next, BACK_PIECE_BYTES);
+    for (;;) {
+        os_idle_thread(true);
+        size_t at = atomic_load(&b->stop) ? b->n_bytes : atomic_fetch_add(&b->next, BACK_PIECE_BYTES);
         if (at >= b->n_bytes)
             break;
         size_t n = b->n_bytes - at < BACK_PIECE_BYTES ? b->n_bytes - at : BACK_PIECE_BYTES;
+        os_idle_thread(false); /* the kernel holds a lock that every thread needs which maps memory */
         if (!back_piece(b->memory + at, n) && !atomic_exchange(&b->stop, true))
             log_warn("the system has memory for %zu of the %zu MiB that were reserved: it may kill processes",
                      at >> 20, b->n_bytes >> 20);

@@ -17,7 +17,9 @@
 void os_name_thread(const char *name); /* at most 15 bytes */
 /* Lowers the priority of the calling thread, by so many steps of the nice value. */
 void os_lower_thread(int nice);
-void os_idle_thread(void); /* the calling thread runs only on cores that are idle */
+/* Whether the calling thread runs only on cores that are idle. Not while it is in a system call that takes a lock of
+ * the kernel: on busy cores it would keep that lock for seconds. */
+void os_idle_thread(bool idle);
 
 int os_n_cores(void); /* that this process may run on; unknown: 1 */
 /* macOS cannot bind threads to cores: a set has the single member 0, which means all cores. */

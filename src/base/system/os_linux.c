@@ -31,10 +31,10 @@ void os_lower_thread(int nice)
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + nice);
 }
 
-void os_idle_thread(void)
+void os_idle_thread(bool idle)
 {
     struct sched_param none = { 0 };
-    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
+    pthread_setschedparam(pthread_self(), idle ? SCHED_IDLE : SCHED_OTHER, &none);
 }
 
 int os_n_cores(void)

@@ -28,9 +28,9 @@ void os_lower_thread(int nice)
     pthread_set_qos_class_self_np(QOS_CLASS_UTILITY, 0);
 }
 
-void os_idle_thread(void)
+void os_idle_thread(bool idle)
 {
-    pthread_set_qos_class_self_np(QOS_CLASS_BACKGROUND, 0);
+    pthread_set_qos_class_self_np(idle ? QOS_CLASS_BACKGROUND : QOS_CLASS_DEFAULT, 0);
 }
 
 int os_n_cores(void)
