@@ -6,6 +6,8 @@
 
 enum { ROWS = 16, DEPTH = 16, COLUMNS = 8 };
 
+typedef float columns __attribute__((vector_size(COLUMNS * sizeof(float))));
+
 /* What a lane gives. */
 struct part {
     uint32_t a[4], b[2];
@@ -13,7 +15,7 @@ struct part {
 };
 
 /* The sums of the instruction that the warp's lanes take their part of. */
-static float sums[ROWS][COLUMNS];
+static columns sums[ROWS];
 
 static void to_floats(float *to, const uint16_t *from, int n, bool is_bf16)
 {
@@ -28,7 +30,8 @@ static void to_floats(float *to, const uint16_t *from, int n, bool is_bf16)
 static void compute(const struct part *all, bool is_bf16)
 {
     uint16_t bits_a[ROWS][DEPTH], bits_b[DEPTH][COLUMNS];
-    float a[ROWS][DEPTH], b[DEPTH][COLUMNS];
+    float a[ROWS][DEPTH];
+    columns b[DEPTH];
     for (int lane = 0; lane < WARP; lane++) {
         const struct part *part = &all[lane];
         int g = lane / 4, t = lane % 4;
@@ -42,11 +45,10 @@ static void compute(const struct part *all, bool is_bf16)
         }
     }
     to_floats(a[0], bits_a[0], ROWS * DEPTH, is_bf16);
-    to_floats(b[0], bits_b[0], DEPTH * COLUMNS, is_bf16);
+    to_floats((float *)b, bits_b[0], DEPTH * COLUMNS, is_bf16);
     for (int r = 0; r < ROWS; r++)
         for (int k = 0; k < DEPTH; k++)
-            for (int c = 0; c < COLUMNS; c++)
-                sums[r][c] = sums[r][c] + a[r][k] * b[k][c];
+            sums[r] = sums[r] + a[r][k] * b[k];
 }
 
 void emulated_mma(const char *name, bool is_bf16, float acc[4], const uint32_t a[4], const uint32_t b[2])
@@ -98,9 +100,10 @@ float emulated_warp_max_f32(float v, int n)
 
 uint32_t emulated_warp_max_u32(uint32_t v, int n)
 {
+    static uint32_t largest[WARP]; /* of each group */
     const uint32_t *all = emulated_exchange("warp_max_u32", &v, sizeof v);
-    int first = thread_id() % WARP / n * n;
-    for (int i = 0; i < n; i++)
-        v = all[first + i] > v ? all[first + i] : v;
-    return v;
+    if (emulated_is_first_lane())
+        for (int i = 0; i < WARP; i++)
+            largest[i / n] = i % n == 0 || all[i] > largest[i / n] ? all[i] : largest[i / n];
+    return largest[thread_id() % WARP / n];
 }
