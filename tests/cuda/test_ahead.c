@@ -208,7 +208,7 @@ static int ask_without(void **state)
     (void)state;
     struct tutti_stats stats;
     struct tutti_model_info info;
-    model = opened_on_rank(TEST_DEMO_MODEL, ranks);
+    model = opened_on_rank(TEST_SHORT_MODEL, ranks);
     tutti_model_info(model, &info);
     page_bytes = info.kv_bytes_per_token * 16;
     ask(model, &(struct tutti_engine_options){ .kv_bytes = 400 * page_bytes, .max_context = N_CONTEXT },
@@ -395,7 +395,7 @@ static void run_rank(void *arg, struct cluster *cluster)
         if (n_failed != 0)
             exit(n_failed); /* the other ranks may wait for ever */
     } else {
-        tutti_model *part = opened_on_rank(TEST_DEMO_MODEL, cluster_handle(cluster));
+        tutti_model *part = opened_on_rank(TEST_SHORT_MODEL, cluster_handle(cluster));
         if (tutti_model_follow(part, &err) != TUTTI_OK) {
             fprintf(stderr, "%s\n", err.text);
             exit(1);

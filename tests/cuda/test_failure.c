@@ -117,7 +117,7 @@ static struct run run_requests(tutti_model *model, const char *function, long ca
 
 static tutti_model *model_on_card(void)
 {
-    return opened_model(TEST_DEMO_MODEL, NULL, NULL, 1);
+    return opened_model(TEST_SHORT_MODEL, NULL, NULL, 1);
 }
 
 static void check_moments(bool is_ahead)
@@ -162,7 +162,7 @@ static void results_that_did_not_come_are_not_used(void **state)
                   { "cuCtxSetCurrent", 20 },         { "cuEventSynchronize", 2, true },
                   { "cuEventSynchronize", 9, true }, { "cuEventRecord", 5, true },
                   { "cuEventRecord", 8, true },      { "cuEventRecord", 15, true },
-                  { "cuLaunchKernel", 400, true },   { "cuGraphLaunch", 1, true } };
+                  { "cuLaunchKernel", 150, true },   { "cuGraphLaunch", 1, true } };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         if (CASES[i].is_ahead && getenv("TUTTI_TEST_DIVISION")) /* there no step is submitted ahead */
             continue;

@@ -144,7 +144,7 @@ static _Noreturn void fail_as_follower(const struct tutti_error *err)
 static void live_as_rank(void *arg, struct cluster *cluster)
 {
     const struct life *life = arg;
-    tutti_model *model = opened_on_rank(TEST_DEMO_MODEL, cluster_handle(cluster));
+    tutti_model *model = opened_on_rank(TEST_SHORT_MODEL, cluster_handle(cluster));
     struct tutti_error err = { 0 };
     if (cluster_rank(cluster) == 0)
         lead(life, model);

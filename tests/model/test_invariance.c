@@ -23,10 +23,10 @@ static void fill_ids(int32_t *ids, int n, int n_vocab, uint32_t seed)
 
 static const struct {
     const char *path, *weights, *kv;
-} TYPES[] = { { TEST_DEMO_MODEL, "f32", NULL },    { TEST_DEMO_MODEL, "f16", NULL },
-              { TEST_DEMO_MODEL, "bf16", NULL },   { TEST_DEMO_MODEL, "q8_0", NULL },
-              { TEST_DEMO_MODEL, "q4_0", NULL },   { TEST_DEMO_MODEL, "q8_0", "int8" },
-              { TEST_DEMO_MODEL, "bf16", "bf16" }, { FLOAT8, NULL, NULL } };
+} TYPES[] = { { TEST_SHORT_MODEL, "f32", NULL },    { TEST_SHORT_MODEL, "f16", NULL },
+              { TEST_SHORT_MODEL, "bf16", NULL },   { TEST_SHORT_MODEL, "q8_0", NULL },
+              { TEST_SHORT_MODEL, "q4_0", NULL },   { TEST_SHORT_MODEL, "q8_0", "int8" },
+              { TEST_SHORT_MODEL, "bf16", "bf16" }, { FLOAT8, NULL, NULL } };
 enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
 static void chunks_change_no_bit(void **state)
@@ -226,5 +226,11 @@ int main(void)
         cmocka_unit_test(neighbours_change_no_bit),
         cmocka_unit_test(rows_without_outputs_change_no_bit),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest card_tests[] = {
+        cmocka_unit_test(chunks_change_no_bit),
+        cmocka_unit_test(neighbours_change_no_bit),
+        cmocka_unit_test(rows_without_outputs_change_no_bit),
+    };
+    return util_device() ? cmocka_run_group_tests(card_tests, NULL, NULL)
+                         : cmocka_run_group_tests(tests, NULL, NULL);
 }

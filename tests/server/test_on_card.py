@@ -1,6 +1,7 @@
 """Tests of the server that run again with their models on a card: on the stand-in for NVIDIA's driver (tests/cuda), in emulation.
 
-All files of this folder can run so (docs/gpu.md); these tests use most of the backend.
+All files of this folder can run so (docs/gpu.md); these tests use most of the backend. Seeds, stop strings, biases, choices and beams
+on a card are tests/cuda/test_ahead.c's.
 """
 import os
 import re
@@ -15,13 +16,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 # file: its tests that are repeated, with all of their parameters
 REPEATED = {
-    "test_adapters.py": ["test_each_adapter_answers_alone_as_among_the_others", "test_beam_search_answers_as_the_command_does"],
+    "test_adapters.py": ["test_each_adapter_answers_alone_as_among_the_others"],
     "test_api.py": ["test_a_stream_is_the_same_answer_in_pieces", "test_several_prompts_and_choices_have_their_own_index",
-                    "test_a_seed_gives_the_same_text_again", "test_stop_strings_end_the_answer_before_them", "test_logprobs_of_a_chat",
-                    "test_a_bias_bans_and_forces", "test_models_are_listed"],
-    "test_choices.py": ["test_n_choices_of_one_seed_differ_and_stream_the_same",
-                        "test_prompt_log_probabilities_do_not_depend_on_the_choices"],
-    "test_conversation.py": ["test_five_turns_read_only_their_new_tokens", "test_streams_tell_it_too"],
+                    "test_logprobs_of_a_chat", "test_models_are_listed"],
+    "test_choices.py": ["test_prompt_log_probabilities_do_not_depend_on_the_choices"],
+    "test_conversation.py": ["test_five_turns_read_only_their_new_tokens"],
     "test_embeddings.py": ["test_no_bit_depends_on_company", "test_as_many_inputs_as_the_api_allows"],
     "test_encoder.py": ["test_an_encoder_is_served_beside_a_chat_model"],
     "test_grammar.py": ["test_a_stream_holds_it_too"],
