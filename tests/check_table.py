@@ -13,7 +13,7 @@ FAMILIES = {
     "ChatGLM-6B": "chatglm-6b-tiny", "ChatGLM2-6B, ChatGLM3-6B": "chatglm3-tiny", "GLM-4-9B": "glm-4-9b-tiny",
     "GLM-4 of transformers": "glm4-tiny", "LLaMA": "llama-tiny-tied", "Mistral": "mistral-tiny", "Qwen2, Qwen2.5": "qwen2-tiny",
     "Qwen3": "qwen3-tiny", "GPT-2": "gpt2-tiny", "BLOOM": "bloom-tiny", "PanGu-Alpha": "pangu-tiny",
-    "Granite 3": "granite-tiny", "Phi-3, Phi-4": "phi3-tiny", "Command R, Aya": "cohere-tiny", "Command R7B, A": "cohere2-tiny", "Gemma": "gemma-tiny", "Seed-OSS": "seed-oss-tiny", "Gemma 2": "gemma2-tiny", "Gemma 3": "gemma3-tiny",
+    "Granite 3": "granite-tiny", "Phi-3, Phi-4": "phi3-tiny", "Command R, Aya": "cohere-tiny", "Command R7B, A": "cohere2-tiny", "Gemma": "gemma-tiny", "Seed-OSS": "seed-oss-tiny", "Gemma 2": "gemma2-tiny", "Gemma 3": "gemma3-tiny", "Gemma 4": "gemma4-tiny", "Gemma 4 with experts": "gemma4-moe-tiny",
     "SmolLM3": "smollm3-tiny", "StarCoder2": "starcoder2-tiny", "OLMo 2": "olmo2-tiny", "OLMo 3": "olmo3-tiny",
     "EXAONE 4": "exaone4-tiny",
     "EXAONE 3, 3.5": "exaone-tiny", "Qwen": "qwen1-tiny", "MiniCPM3": "minicpm3-tiny", "StableLM": "stablelm-tiny", "ERNIE 4.5": "ernie-tiny", "ERNIE 4.5 MoE": "ernie-moe-tiny", "Granite 4 without Mamba": "granite4-tiny", "Granite 3 MoE": "granite-moe-tiny", "Phi-2": "phi2-tiny", "GPT-NeoX": "gpt-neox-tiny", "GPTBigCode (StarCoder)": "gpt-bigcode-tiny", "GPT-J": "gptj-tiny", "Falcon 7B": "falcon-tiny",
