@@ -175,6 +175,7 @@ def test_cohere2_has_windows_in_three_of_four_layers(logits):
     ("gemma4-tiny", {"per_layer_config": {"1": {"head_dim": 40}, "3": {"head_dim": 32}}}, "per_layer_config: other heads"),
     ("gemma4-tiny", {"per_layer_config": {"1": {"sliding_window": 3}}}, "per_layer_config: another setting"),
     ("gemma4-tiny", {"per_layer_config": {"9": {"head_dim": 40}}}, "per_layer_config: what is no object"),
+    ("gemma4-tiny", {"per_layer_config": {"1": 40}}, "per_layer_config: what is no object of a layer"),
     ("gemma4-moe-tiny", {"hidden_activation": "silu"}, "hidden_activation: silu"),
     ("deepseek-v2-tiny", {"routed_scaling_factor": 0.0}, "routed_scaling_factor"),
     ("glm4-moe-tiny", {"routed_scaling_factor": 0.0}, "routed_scaling_factor"),

@@ -83,7 +83,7 @@ static const struct upload {
       "000.0,\"rope_type\":\"default\"}},\"sliding_window\":512,\"tie_word_embeddings\":true,\""
       "top_k_experts\":null,\"use_bidirectional_attention\":\"vision\",\"use_cache\":true,\"use"
       "_double_wide_mlp\":true,\"vocab_size\":262144,\"vocab_size_per_layer_input\":262144},\"t"
-      "ie_word_embeddings\":true,\"transformers_version\":\"5.5.0.dev0\",\"video_token_id\":258"
+      "ie_word_embeddings\":true,\"video_token_id\":258"
       "884,\"vision_config\":{\"model_type\":\"gemma4_vision\"},\"vision_soft_tokens_per_image\""
       ":280}",
       "gemma4", "hidden_size_per_layer_input: an embedding for each layer" },

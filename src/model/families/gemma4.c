@@ -230,6 +230,8 @@ static struct heads read_heads(struct config *c, const char *key, const json_t *
 {
     const char *name;
     json_t *value;
+    if (own && !json_is_object(own))
+        config_unsupported(c, key, "what is no object of a layer");
     json_object_foreach((json_t *)(uintptr_t)own, name, value)
     {
         json_int_t n = json_integer_value(value);
