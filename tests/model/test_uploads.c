@@ -61,8 +61,8 @@ static const struct upload {
       "ntion\":{\"rope_theta\":10000.0,\"rope_type\":\"default\"}},\"sliding_window\":1024,\"ti"
       "e_word_embeddings\":true,\"top_k_experts\":8,\"use_bidirectional_attention\":\"vision\","
       "\"use_cache\":true,\"use_double_wide_mlp\":false,\"vocab_size\":262144,\"vocab_size_per_"
-      "layer_input\":262144},\"tie_word_embeddings\":true,\"transformers_version\":\"5.5.0.dev0"
-      "\",\"video_token_id\":258884,\"vision_config\":{\"model_type\":\"gemma4_vision\"},\"visi"
+      "layer_input\":262144},\"tie_word_embeddings\":true"
+      ",\"video_token_id\":258884,\"vision_config\":{\"model_type\":\"gemma4_vision\"},\"visi"
       "on_soft_tokens_per_image\":280}",
       "gemma4_moe", NULL },
     { "Gemma-4-E2B",
