@@ -13,7 +13,7 @@ FAMILIES = {
     "ChatGLM-6B": "chatglm-6b-tiny", "ChatGLM2-6B, ChatGLM3-6B": "chatglm3-tiny", "GLM-4-9B": "glm-4-9b-tiny",
     "GLM-4 of transformers": "glm4-tiny", "LLaMA": "llama-tiny-tied", "Mistral": "mistral-tiny", "Qwen2, Qwen2.5": "qwen2-tiny",
     "Qwen3": "qwen3-tiny", "GPT-2": "gpt2-tiny", "BLOOM": "bloom-tiny", "PanGu-Alpha": "pangu-tiny",
-    "Granite 3": "granite-tiny", "Phi-3, Phi-4": "phi3-tiny", "Command R, Aya": "cohere-tiny", "Command R7B, A": "cohere2-tiny", "Gemma": "gemma-tiny", "Seed-OSS": "seed-oss-tiny", "Gemma 2": "gemma2-tiny", "Gemma 3": "gemma3-tiny",
+    "Granite 3": "granite-tiny", "Phi-3, Phi-4": "phi3-tiny", "Command R, Aya": "cohere-tiny", "Command R7B, A": "cohere2-tiny", "Gemma": "gemma-tiny", "Seed-OSS": "seed-oss-tiny", "Gemma 2": "gemma2-tiny", "Gemma 3": "gemma3-tiny", "Gemma 4": "gemma4-tiny", "Gemma 4 with experts": "gemma4-moe-tiny",
     "SmolLM3": "smollm3-tiny", "StarCoder2": "starcoder2-tiny", "OLMo 2": "olmo2-tiny", "OLMo 3": "olmo3-tiny",
     "EXAONE 4": "exaone4-tiny",
     "EXAONE 3, 3.5": "exaone-tiny", "Qwen": "qwen1-tiny", "MiniCPM3": "minicpm3-tiny", "StableLM": "stablelm-tiny", "ERNIE 4.5": "ernie-tiny", "ERNIE 4.5 MoE": "ernie-moe-tiny", "Granite 4 without Mamba": "granite4-tiny", "Granite 3 MoE": "granite-moe-tiny", "Phi-2": "phi2-tiny", "GPT-NeoX": "gpt-neox-tiny", "GPTBigCode (StarCoder)": "gpt-bigcode-tiny", "GPT-J": "gptj-tiny", "Falcon 7B": "falcon-tiny",
@@ -41,7 +41,7 @@ WITH_OTHER_TEXT = ("ChatGLM-6B", "ChatGLM2-6B, ChatGLM3-6B", "GLM-4-9B", "GLM-4 
 
 # The published template of a family; and one that lists tools, whose calls are parsed.
 TEMPLATES = {
-    "Granite 3": "granite-3.3", "Phi-3, Phi-4": "phi-3.5", "Gemma": "gemma-2", "Gemma 2": "gemma-2", "Gemma 3": "gemma-3", "SmolLM3": "smollm3",
+    "Granite 3": "granite-3.3", "Phi-3, Phi-4": "phi-3.5", "Gemma": "gemma-2", "Gemma 2": "gemma-2", "Gemma 3": "gemma-3", "Gemma 4": "gemma-4", "Gemma 4 with experts": "gemma-4", "SmolLM3": "smollm3",
     "Falcon 7B": "falcon", "Falcon 40B": "falcon", "GLM-4.5V": "glm-4.5v",
     "InternLM2": "internlm2", "Mistral Small 3.1": "mistral-small-3.2", "Ministral 3": "ministral-3", "Qwen2-VL, Qwen2.5-VL": "qwen2-vl",
     "Qwen3-VL": "qwen3-vl", "Qwen3-VL with experts": "qwen3-vl", "Mixtral": "mistral-v1", "Qwen2-MoE": "qwen2",
@@ -52,7 +52,7 @@ TEMPLATES_WITH_TOOLS = {
     "Mistral": "mistral-nemo", "Granite 3": "granite-3.3", "Mistral Small 3.1": "mistral-small-3.2",
     "Ministral 3": "ministral-3", "Qwen3-VL": "qwen3-vl", "Qwen3-VL with experts": "qwen3-vl", "Qwen3-MoE": "qwen3-coder",
     "GLM-4.5, 4.6, 4.7": "glm-4.6", "MiniMax-M2": "minimax-m2", "Seed-OSS": "seed-oss", "GLM-4.7-Flash": "glm-4.7-flash", "gpt-oss": "gpt-oss",
-    "Phi-3, Phi-4": "phi-4-mini", "Gemma 3": "gemma-3-pythonic", "InternLM2": "internlm2-tools", "GLM-4.5V": "glm-4.5v",
+    "Phi-3, Phi-4": "phi-4-mini", "Gemma 3": "gemma-3-pythonic", "Gemma 4": "gemma-4", "Gemma 4 with experts": "gemma-4", "InternLM2": "internlm2-tools", "GLM-4.5V": "glm-4.5v",
     "Mixtral": "mixtral-8x22b", "DeepSeek-V3, R1": "deepseek-v3-tools",
 }
 

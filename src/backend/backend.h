@@ -156,8 +156,8 @@ enum rope_kind {
                          block_positions, each as ROPE_HALF. Du et al., 2022 (GLM), section 2.2 */
 };
 /* The shape of one kind of attention; layers may be of several kinds. A qkv row is
- * q [n_heads][head_dim], then k, then v [n_kv_heads][head_dim]. Query head h uses KV head
- * h / (n_heads / n_kv_heads). */
+ * q [n_heads][head_dim], then k, then v [n_kv_heads][head_dim], without v where keys_are_values. Query head h uses
+ * KV head h / (n_heads / n_kv_heads). */
 struct attention_shape {
     int n_heads, n_kv_heads, head_dim;
     /* > 0: latent attention (MLA). n_latent is a multiple of 8, n_kv_heads is 1, and head_dim is n_latent
@@ -179,7 +179,15 @@ struct attention_shape {
     const float *alibi_slopes;
     float qk_norm_eps;    /* of the norms given to rope_store() and latent_store() */
     bool norms_all_heads; /* those of rope_store() are over all heads of q, or of k, together */
+    bool keys_are_values; /* v is k as it is in the qkv row: before its norm and rotation */
+    bool norms_values;    /* each head of v is divided by the root of its mean square, with qk_norm_eps */
 };
+
+/* Heads of a qkv row. */
+static inline int attention_qkv_heads(const struct attention_shape *shape)
+{
+    return shape->n_heads + (shape->keys_are_values ? 1 : 2) * shape->n_kv_heads;
+}
 
 /* The rows of one step, in host memory. Row r is token token_ids[r] at position positions[r] of
  * sequence seqs[r]. Rows of one sequence are in order of position. The KV of all earlier positions
@@ -236,7 +244,7 @@ struct page_copy {
 struct expert_layer {
     const struct matrix *gate_up, *down; /* of all experts */
     const struct routing *routing;
-    struct floats bias; /* [n_experts]: of route_row(); none: NULL */
+    struct floats bias, factors; /* [n_experts]: of route_row(); none: NULL */
     enum activation activation;
     bool has_base;   /* y has values to which the experts' outputs are added: the shared expert's */
     bool gates_base; /* these are first multiplied by the sigmoid of the row's last score */

@@ -17,6 +17,7 @@ static const char *const VISION_SETTINGS[] = {
     "multimodal_projector_bias",
     "image_seq_length",
     "spatial_merge_size",
+    "vision_soft_tokens_per_image",
 };
 
 /* Settings of the language part, which transformers reads from text_config only if a file has it. Some files repeat
@@ -101,7 +102,8 @@ static const char *after(const char *name, const char *prefix)
 const char *text_part_name(const char *name, char *out, size_t size)
 {
     static const char *const VISION[] = { "vision_tower.", "vision_model.", "multi_modal_projector.",
-                                          "visual." };
+                                          "visual.",       "embed_vision.", "audio_tower.",
+                                          "embed_audio." };
     static const char *const BARE[] = { "embed_tokens.", "layers.", "norm." };
     const char *rest = after(name, "language_model."), *part = after(name, "model.");
     for (size_t i = 0; i < sizeof VISION / sizeof *VISION; i++) {

@@ -62,7 +62,8 @@ static void find_scores(const struct kernels *k, const struct routing *r, float 
         scores[i] = route_sigmoid(scores[i]);
 }
 
-static void weigh(const struct routing *r, const float *scores, const int32_t *ids, float *weights)
+static void weigh(const struct routing *r, const float *factors, const float *scores, const int32_t *ids,
+                  float *weights)
 {
     float sum = 1e-20f;
     for (int c = 0; c < r->n_chosen; c++) {
@@ -72,11 +73,12 @@ static void weigh(const struct routing *r, const float *scores, const int32_t *i
     for (int c = 0; c < r->n_chosen; c++) {
         weights[c] = r->is_normed ? weights[c] / sum : weights[c];
         weights[c] = r->scale != 0 ? weights[c] * r->scale : weights[c];
+        weights[c] = factors ? weights[c] * factors[ids[c]] : weights[c];
     }
 }
 
-void route_row(const struct kernels *k, const struct routing *r, const float *bias, float *scores,
-               int32_t *ids, float *weights)
+void route_row(const struct kernels *k, const struct routing *r, const float *bias, const float *factors,
+               float *scores, int32_t *ids, float *weights)
 {
     float choice[LIMIT_EXPERTS] = { 0 };
     bool is_marked[LIMIT_EXPERTS] = { false };
@@ -94,5 +96,5 @@ void route_row(const struct kernels *k, const struct routing *r, const float *bi
             ids[at] = ids[at - 1];
         ids[at] = best;
     }
-    weigh(r, scores, ids, weights);
+    weigh(r, factors, scores, ids, weights);
 }

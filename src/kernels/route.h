@@ -26,11 +26,12 @@ float route_sigmoid(float x); /* 1 / (1 + exp(-x)) */
 
 /* Chooses the experts with the highest scores; of equal ones the lower id. ids [n_chosen], in
  * ascending order, and their weights. scores [n_experts]: the logits, overwritten. bias
- * [n_experts]: added to the scores for choosing only; NULL: none.
+ * [n_experts]: added to the scores for choosing only; NULL: none. factors [n_experts]: each weight is
+ * multiplied by that of its expert, after all else; NULL: none.
  *
  * The sum for is_normed adds the weights to 1e-20 in the order of ids; 1e-20 keeps a row of zeros
  * finite. */
-void route_row(const struct kernels *k, const struct routing *routing, const float *bias, float *scores,
-               int32_t *ids, float *weights);
+void route_row(const struct kernels *k, const struct routing *routing, const float *bias,
+               const float *factors, float *scores, int32_t *ids, float *weights);
 
 #endif

@@ -34,7 +34,8 @@ struct workspace {
     struct floats latent_q; /* [max_rows][n_heads head_dim], or results of heads; with latent attention */
     struct floats hidden;   /* [max_rows][d_ff], of the widest layer */
     struct floats scores;   /* [max_rows][n_experts + 1]: of the router; empty without experts */
-    struct floats attn_out; /* [max_rows][d_model]: with parallel blocks, until the other is computed */
+    struct floats
+        first_out; /* [max_rows][d_model]: of the first of two parallel blocks, until the other is computed */
     struct floats gathered; /* [max_rows][d_model]: the stream of the output rows */
     struct floats logits;   /* [max_outputs][n_vocab], of this rank's part of the vocabulary */
     struct floats whole;    /* with several ranks, on rank 0: [max_outputs][n_vocab] of all ranks */
@@ -69,8 +70,8 @@ void workspace_free(struct workspace *w, struct backend *be)
     if (!w)
         return;
     free_shared(w, be);
-    const struct floats all[] = { w->qkv,      w->attended, w->kv,     w->latent_q, w->hidden,   w->scores,
-                                  w->attn_out, w->gathered, w->logits, w->whole,    w->previous, w->pair };
+    const struct floats all[] = { w->qkv,       w->attended, w->kv,     w->latent_q, w->hidden,   w->scores,
+                                  w->first_out, w->gathered, w->logits, w->whole,    w->previous, w->pair };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     free(w->previous_rows);
@@ -103,13 +104,22 @@ static struct widths find_widths(const struct model_desc *d)
         } else {
             w.q = larger(w.q, a->n_heads * a->head_dim);
             w.kv = larger(w.kv, d->has_top_query ? 2 * a->n_kv_heads * a->head_dim : 0);
-            w.qkv = larger(w.qkv, (a->n_heads + 2 * a->n_kv_heads) * a->head_dim);
+            w.qkv = larger(w.qkv, (a->n_heads + (a->keys_are_values ? 1 : 2) * a->n_kv_heads) * a->head_dim);
         }
         const struct expert_desc *e = &d->kinds[i].ffn.experts;
         w.ffn = larger(w.ffn, larger(d->kinds[i].ffn.d_ff, e->d_shared));
         w.scores = larger(w.scores, e->routing.n_experts + e->gates_shared);
     }
     return w;
+}
+
+/* Attention and the feed-forward block, or the shared expert and the others. */
+static bool has_parallel_blocks(const struct model_desc *d)
+{
+    bool has_any = d->ffn_place != FFN_SEQUENTIAL;
+    for (int i = 0; i < d->n_kinds; i++)
+        has_any = has_any || d->kinds[i].ffn.experts.has_norms;
+    return has_any;
 }
 
 static enum tutti_status forward_reserve(struct model *model, int max_rows, int max_outputs,
@@ -150,7 +160,7 @@ static enum tutti_status forward_reserve(struct model *model, int max_rows, int 
         { &w->latent_q, max_rows, widest.latent_q },
         { &w->hidden, max_rows, widest.ffn },
         { &w->scores, max_rows, widest.scores },
-        { &w->attn_out, max_rows, d->ffn_place != FFN_SEQUENTIAL ? d->d_model : 0 },
+        { &w->first_out, max_rows, has_parallel_blocks(d) ? d->d_model : 0 },
         { &w->gathered, max_rows, d->d_model },
         { &w->logits, max_outputs, d->is_headless ? 0 : d->n_vocab },
         { &w->previous, max_rows, d->uses_mtp ? d->d_model : 0 },
@@ -460,24 +470,49 @@ static void run_ffn(struct pass *p, int i)
     linear(p, SLOT_DOWN, i, w->delta, w->hidden);
 }
 
+/* delta, of the experts, becomes the sum of the outputs of both blocks, each normed. */
+static void join_experts(struct pass *p, int i)
+{
+    struct workspace *w = &p->w;
+    int width = p->model->desc.d_model;
+    size_t at = (size_t)p->begin * (size_t)width;
+    all_reduce(p, w->delta);
+    norm_rows(p, w->normed, w->delta, NO_FLOATS, SLOT_EXPERT_POST_NORM, i);
+    p->op->scale_add(p->be, floats_at(w->delta, at), floats_at(w->first_out, at), 1, floats_at(w->normed, at),
+                     p->end - p->begin, width);
+}
+
 static void run_experts(struct pass *p, int i)
 {
     const struct ffn_desc *ffn = &model_layer(&p->model->local, i)->ffn;
+    const struct expert_desc *e = &ffn->experts;
     struct workspace *w = &p->w;
     const struct expert_layer layer = { .gate_up = weight(p, SLOT_EXPERT_GATE_UP, i)->matrix,
                                         .down = weight(p, SLOT_EXPERT_DOWN, i)->matrix,
-                                        .routing = &ffn->experts.routing,
+                                        .routing = &e->routing,
                                         .bias = weight(p, SLOT_ROUTER_BIAS, i)->values,
+                                        .factors = weight(p, SLOT_EXPERT_FACTORS, i)->values,
                                         .activation = ffn->activation,
-                                        .has_base = ffn->experts.d_shared > 0,
-                                        .gates_base = ffn->experts.gates_shared };
+                                        .has_base = e->d_shared > 0 && !e->has_norms,
+                                        .gates_base = e->gates_shared };
     /* The shared expert first: a card has its input from the norm in the form that it needs, the router's is another. */
-    if (layer.has_base) {
+    if (e->d_shared > 0) {
         linear_glu(p, SLOT_SHARED_GATE_UP, i);
         linear(p, SLOT_SHARED_DOWN, i, w->delta, w->hidden);
     }
+    if (e->has_norms) {
+        all_reduce(p, w->delta);
+        norm_rows(p, w->first_out, w->delta, NO_FLOATS, SLOT_SHARED_POST_NORM, i);
+        enter_block(p, SLOT_ROUTER_NORM, i);
+    }
     linear(p, SLOT_ROUTER, i, w->scores, p->input);
+    if (e->router_scale != 0)
+        p->op->scale(p->be, w->scores, e->router_scale, p->n_rows, e->routing.n_experts + e->gates_shared);
+    if (e->has_norms)
+        enter_block(p, SLOT_EXPERT_NORM, i);
     p->op->experts(p->be, w->delta, &layer, p->input, w->scores, p->n_rows);
+    if (e->has_norms)
+        join_experts(p, i);
 }
 
 static void run_layer(struct pass *p, int i)
@@ -494,7 +529,7 @@ static void run_layer(struct pass *p, int i)
         store_keys(p, i);
         return;
     }
-    struct floats attended = is_parallel ? w->attn_out : w->delta;
+    struct floats attended = is_parallel ? w->first_out : w->delta;
     attend(p, i, attended);
     if (!is_parallel) {
         all_reduce(p, w->delta);
@@ -507,9 +542,15 @@ static void run_layer(struct pass *p, int i)
     else
         run_ffn(p, i);
     if (is_parallel)
-        p->op->scale_add(p->be, w->delta, w->attn_out, 1, w->delta, p->n_rows, d->d_model);
-    all_reduce(p, w->delta);
+        p->op->scale_add(p->be, w->delta, w->first_out, 1, w->delta, p->n_rows, d->d_model);
+    if (!model_layer(d, i)->ffn.experts.has_norms)
+        all_reduce(p, w->delta);
     forward_join(p, SLOT_FFN_POST_NORM, i);
+    if (!d->has_layer_scale)
+        return;
+    add_pending(p);
+    p->op->scale(p->be, floats_at(p->w.x, (size_t)p->begin * (size_t)d->d_model),
+                 weight(p, SLOT_LAYER_SCALE, i)->number, p->end - p->begin, d->d_model);
 }
 
 /* Scales and caps logits. */

@@ -36,6 +36,7 @@ struct attn_desc {
     int window;            /* a position attends to this many, itself included; 0: to all before it */
     enum rope_kind rope;
     int rotary_dim;
+    int n_turning; /* of the rotary_dim / 2 pairs only the first so many rotate (their frequencies do not change); 0: all */
     double rope_theta;
     bool has_half_freqs; /* rotary frequencies are rounded to half precision */
     struct rope_scaling {
@@ -70,6 +71,8 @@ struct attn_desc {
     bool has_alibi;       /* ALiBi (scores fall with the distance) instead of rotary embedding */
     bool has_qkv_bias;    /* on q, k, v */
     bool has_out_bias;    /* on the output projection */
+    bool keys_are_values; /* there is no matrix of values: they are the keys before their norm and rotation */
+    bool norms_values;    /* RMSNorm of each head of v, with norm_eps, without weights */
     bool has_sinks;       /* each head has a score of no position, in the softmax's denominator */
 };
 
@@ -94,6 +97,11 @@ struct expert_desc {
     bool has_choice_bias;   /* added to the scores for choosing */
     bool has_router_bias;   /* added to the router's logits */
     bool has_bias;          /* on gate, up and down of each expert */
+    bool has_factors;       /* the weight of each expert is multiplied by a factor */
+    /* The router and the experts take the stream after attention, each by a norm of its own. Their output and that of
+     * the shared expert, which has the norm of other models, are normed before they are added. */
+    bool has_norms;
+    float router_scale; /* factor of the router's logits; 0: none */
 };
 
 /* The feed-forward block of the layers of one kind. */
@@ -139,6 +147,7 @@ struct model_desc {
      * norms_sums of the residual stream after they joined it, which leaves no norm for its end (BERT). */
     bool has_post_norms, norms_sums;
     bool has_no_pre_norms; /* the inputs of attention and feed-forward layer are not normed */
+    bool has_layer_scale;  /* the stream is multiplied by a number after each layer */
     /* The feed-forward layer's input: the stream after attention; or, in parallel with attention, the
      * stream before it, with a norm of its own or with attention's. Parallel outputs are added to the
      * stream together. */
@@ -267,11 +276,12 @@ struct family;
 struct adapters; /* model/adapters/adapter.h */
 struct group;    /* model/ranks/group.h */
 
-/* A weight in the backend's memory: a matrix; or floats, a norm's with their bias. All NULL: the
- * model has no such weight. */
+/* A weight in the backend's memory: a matrix; or floats, a norm's with their bias; or a number in the host's. All
+ * NULL: the model has no such weight. */
 struct model_weight {
     struct matrix *matrix;
     struct floats values, bias;
+    float number; /* of SLOT_NUMBER */
 };
 
 /* How a checkpoint's files make an embedding of hidden states. */

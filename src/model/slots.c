@@ -141,6 +141,22 @@ static bool has_shared(const struct model_desc *d, int layer)
     return has_experts(d, layer) && model_layer(d, layer)->ffn.experts.d_shared > 0;
 }
 
+static bool has_expert_factors(const struct model_desc *d, int layer)
+{
+    return has_experts(d, layer) && model_layer(d, layer)->ffn.experts.has_factors;
+}
+
+static bool has_expert_norms(const struct model_desc *d, int layer)
+{
+    return has_experts(d, layer) && model_layer(d, layer)->ffn.experts.has_norms;
+}
+
+static bool has_layer_scale(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return d->has_layer_scale;
+}
+
 static bool router_has_bias(const struct model_desc *d, int layer)
 {
     return model_layer(d, layer)->ffn.experts.has_router_bias;
@@ -188,12 +204,13 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
     [SLOT_ATTN_NORM] = { "attn_norm", LAYER, NORM(DIM_MODEL), .is_in = has_pre_norms,
                          .has_bias = norm_has_bias },
     [SLOT_QKV] = { "qkv", LAYER, .is_in = has_qkv, .has_bias = qkv_has_bias,
-                   .rows = { DIM_QUERIES, DIM_KV, DIM_KV }, .columns = DIM_MODEL, .role = WEIGHT_VALUES,
+                   .rows = { DIM_QUERIES, DIM_KV, DIM_VALUES }, .columns = DIM_MODEL, .role = WEIGHT_VALUES,
                    .can_adapt = true },
     [SLOT_TOP_QUERY] = { "top_query", LAYER, .is_in = is_top, .has_bias = qkv_has_bias,
                          .rows = { DIM_QUERIES }, .columns = DIM_MODEL, .can_adapt = true },
-    [SLOT_TOP_KV] = { "top_kv", LAYER, .is_in = is_top, .has_bias = qkv_has_bias, .rows = { DIM_KV, DIM_KV },
-                      .columns = DIM_MODEL, .role = WEIGHT_VALUES, .can_adapt = true },
+    [SLOT_TOP_KV] = { "top_kv", LAYER, .is_in = is_top, .has_bias = qkv_has_bias,
+                      .rows = { DIM_KV, DIM_VALUES }, .columns = DIM_MODEL, .role = WEIGHT_VALUES,
+                      .can_adapt = true },
     [SLOT_Q_NORM] = { "q_norm", LAYER, NORM(DIM_Q_NORM), .is_in = has_head_norms },
     [SLOT_K_NORM] = { "k_norm", LAYER, NORM(DIM_K_NORM), .is_in = has_head_norms },
     [SLOT_LATENT_Q] = { "latent_q", LAYER, .is_in = has_latent_q, .rows = { DIM_QUERIES },
@@ -236,8 +253,16 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
                               .can_adapt = true },
     [SLOT_SHARED_DOWN] = { "shared_down", LAYER, .is_in = has_shared, .rows = { DIM_MODEL },
                            .columns = DIM_SHARED_FF, .role = WEIGHT_DOWN, .can_adapt = true },
+    [SLOT_EXPERT_FACTORS] = { "expert_factors", LAYER, .kind = SLOT_VECTOR, .is_in = has_expert_factors,
+                              .columns = DIM_EXPERTS },
+    [SLOT_ROUTER_NORM] = { "router_norm", LAYER, NORM(DIM_MODEL), .is_in = has_expert_norms },
+    [SLOT_EXPERT_NORM] = { "expert_norm", LAYER, NORM(DIM_MODEL), .is_in = has_expert_norms },
+    [SLOT_SHARED_POST_NORM] = { "shared_post_norm", LAYER, NORM(DIM_MODEL), .is_in = has_expert_norms },
+    [SLOT_EXPERT_POST_NORM] = { "expert_post_norm", LAYER, NORM(DIM_MODEL), .is_in = has_expert_norms },
     [SLOT_FFN_POST_NORM] = { "ffn_post_norm", LAYER, NORM(DIM_MODEL), .is_in = has_post_norms,
                              .has_bias = norm_has_bias },
+    [SLOT_LAYER_SCALE] = { "layer_scale", LAYER, .kind = SLOT_NUMBER, .is_in = has_layer_scale,
+                           .columns = DIM_ONE },
 
     [SLOT_MTP_EMBEDDING] = { "mtp_embedding", LAYER, .is_in = has_mtp_embedding, .rows = { DIM_VOCAB },
                              .columns = DIM_MODEL, .role = WEIGHT_EMBEDDING },
@@ -254,7 +279,7 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
                       .columns = DIM_MODEL, .role = WEIGHT_OUTPUT, .can_adapt = true },
     [SLOT_POOLER] = { "pooler", .is_in = has_score, .has_bias = has_score, .rows = { DIM_MODEL },
                       .columns = DIM_MODEL, .role = WEIGHT_OUTPUT },
-    [SLOT_SCORE] = { "score", .is_in = has_score, .has_bias = has_score, .rows = { DIM_SCORE },
+    [SLOT_SCORE] = { "score", .is_in = has_score, .has_bias = has_score, .rows = { DIM_ONE },
                      .columns = DIM_MODEL, .role = WEIGHT_OUTPUT },
 };
 
@@ -304,6 +329,8 @@ int slot_dim(const struct model_desc *d, enum dim dim, int layer)
         return a->head_dim - a->rotary_dim;
     case DIM_KV:
         return a->n_kv_heads * a->head_dim;
+    case DIM_VALUES:
+        return a->keys_are_values ? 0 : a->n_kv_heads * a->head_dim;
     case DIM_HEADS:
         return a->n_heads;
     case DIM_FF:
@@ -324,7 +351,7 @@ int slot_dim(const struct model_desc *d, enum dim dim, int layer)
         return d->n_ctx;
     case DIM_SEGMENTS:
         return d->n_segments;
-    case DIM_SCORE:
+    case DIM_ONE:
     case DIM_NONE:
         break;
     }

@@ -46,7 +46,13 @@ enum weight_slot {
     SLOT_EXPERT_DOWN,
     SLOT_SHARED_GATE_UP,
     SLOT_SHARED_DOWN,
+    SLOT_EXPERT_FACTORS, /* of has_factors */
+    SLOT_ROUTER_NORM,    /* of has_norms, and the next three: before the router, */
+    SLOT_EXPERT_NORM,    /* before the experts, */
+    SLOT_SHARED_POST_NORM,
+    SLOT_EXPERT_POST_NORM,
     SLOT_FFN_POST_NORM,
+    SLOT_LAYER_SCALE, /* of has_layer_scale */
 
     SLOT_MTP_EMBEDDING, /* of the layer for multi-token prediction, in addition to those of a layer */
     SLOT_MTP_EMBEDDING_NORM,
@@ -80,6 +86,7 @@ enum dim {
     DIM_LATENT_HEADS, /* n_heads * n_latent */
     DIM_UNROTATED,    /* head_dim - rotary_dim */
     DIM_KV,           /* n_kv_heads * head_dim */
+    DIM_VALUES,       /* the same; 0 if keys are values */
     DIM_HEADS,        /* n_heads */
     DIM_FF,           /* d_ff */
     DIM_EXPERTS,      /* their number */
@@ -90,7 +97,7 @@ enum dim {
     DIM_POSITIONS,   /* n_ctx and the rows before position 0 */
     DIM_CONTEXT,     /* n_ctx; a stored tensor may have more rows */
     DIM_SEGMENTS,    /* n_segments */
-    DIM_SCORE,       /* 1 */
+    DIM_ONE,         /* 1 */
 };
 
 enum slot_kind {
@@ -98,6 +105,7 @@ enum slot_kind {
     SLOT_NORM,   /* one row of float32 */
     SLOT_VECTOR, /* one row of float32 that is no norm */
     SLOT_TABLE,  /* float32, a row for each position or segment */
+    SLOT_NUMBER, /* a float in the host's memory */
 };
 
 /* What the type of a matrix depends on when weights are quantized: see weight_type.h. */

@@ -302,12 +302,12 @@ static enum tutti_status plan_experts(struct converter *c, struct planned *p, co
 }
 
 /* The heads of a part whose rows change from half-split to interleaved order; 0: none. */
-static int n_permuted(const struct converter *c, int layer, enum dim rows, bool is_last)
+static int n_permuted(const struct converter *c, int layer, enum dim rows)
 {
     const struct attn_desc *a = &model_layer(&c->desc, layer)->attn;
     if (!c->family->is_permuted_in_gguf || a->rope != ROPE_HALF)
         return 0;
-    return rows == DIM_QUERIES ? a->n_heads : rows == DIM_KV && !is_last ? a->n_kv_heads : 0;
+    return rows == DIM_QUERIES ? a->n_heads : rows == DIM_KV ? a->n_kv_heads : 0;
 }
 
 /* Plans the up-projections of latent attention as one tensor, as the source has them. */
@@ -340,11 +340,12 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
     for (int i = 0; i < n_parts && st == TUTTI_OK; i++, run.begin = run.end) {
         struct weight_place place = w->place;
         place.has_imatrix = c->options->imatrix;
-        bool is_last = i == n_parts - 1;
-        if (!is_last && place.role != WEIGHT_ROUTER)
-            place.role = info->rows[i] == DIM_KV ? WEIGHT_KEYS : WEIGHT_OTHER;
+        if (info->rows[i] == DIM_KV && !is_fused)
+            place.role = WEIGHT_KEYS;
+        else if (i < n_parts - 1 && place.role != WEIGHT_ROUTER)
+            place.role = WEIGHT_OTHER;
         run.end = is_fused ? shape.n_out : run.begin + shape.rows[i];
-        run.n_permuted_heads = is_fused ? 0 : n_permuted(c, w->layer, info->rows[i], is_last);
+        run.n_permuted_heads = is_fused ? 0 : n_permuted(c, w->layer, info->rows[i]);
         run.is_bias = false;
         struct plan_shape wanted = { .n_dims = 2, .dims = { run.end - run.begin, w->n_in } };
         if (info->is_of_experts)
@@ -405,12 +406,30 @@ static enum tutti_status plan_values(struct converter *c, const char *name, cons
     return TUTTI_OK;
 }
 
+/* Divisors of pairs of layers without a window that do not rotate: llama.cpp has no kind of rotation that leaves some in
+ * place. */
+static enum tutti_status plan_still_pairs(struct converter *c, struct tutti_error *err)
+{
+    const struct attn_desc *a = NULL;
+    for (int i = 0; i < c->desc.n_kinds; i++)
+        a = c->desc.kinds[i].attn.window == 0 ? &c->desc.kinds[i].attn : a;
+    int n = a ? a->rotary_dim / 2 : 0;
+    c->rope_factors = malloc((size_t)(n + 1) * sizeof *c->rope_factors);
+    if (!c->rope_factors)
+        return error_out_of_memory(checkpoint_path(c->ck), err);
+    for (int j = 0; j < n; j++)
+        c->rope_factors[j] = a->n_turning == 0 || j < a->n_turning ? 1 : 1e30f;
+    return plan_values(c, GGUF_ROPE_DIVISORS, c->rope_factors, n, err);
+}
+
 /* GGUF has no key for llama3's rotary scaling or for LongRoPE, but tensors of divisors. */
 static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_error *err)
 {
     const struct tensor *stored = checkpoint_find(c->ck, GGUF_ROPE_DIVISORS);
     if (stored)
         return plan_tensor(c, GGUF_ROPE_DIVISORS, 0, stored, false, err);
+    if (c->family->has_whole_divisors)
+        return plan_still_pairs(c, err);
     const struct attn_desc *a = &c->desc.kinds[0].attn;
     const struct rope_scaling *s = &a->rope_scaling;
     if (s->kind == ROPE_SCALING_LONGROPE) {

@@ -66,6 +66,25 @@ static int find_kind(const struct model_desc *d, bool has_window)
     return -1;
 }
 
+/* A number, or one for each layer if they differ. a: of the layers that the file describes. */
+static void put_kv_heads(struct gguf_writer *w, const struct family *family, const struct model_desc *d,
+                         const struct attn_desc *a)
+{
+    static const char KEY[] = "attention.head_count_kv";
+    int32_t heads[LIMIT_LAYERS];
+    char full[128];
+    bool is_mixed = false;
+    for (int i = 0; i < d->n_layers; i++) {
+        heads[i] = model_layer(d, i)->attn.n_kv_heads;
+        is_mixed = is_mixed || heads[i] != a->n_kv_heads;
+    }
+    snprintf(full, sizeof full, "%s.%s", family->gguf_architecture, KEY);
+    if (is_mixed)
+        gguf_writer_i32s(w, full, heads, (size_t)d->n_layers);
+    else
+        put_u32(w, family->gguf_architecture, KEY, family->expands_latents ? a->n_heads : a->n_kv_heads);
+}
+
 void convert_describe(struct gguf_writer *w, const struct family *family, const struct model_desc *d,
                       const char *name, uint32_t file_type)
 {
@@ -87,11 +106,11 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
     if (d->uses_mtp)
         put_u32(w, arch, "nextn_predict_layers", 1);
     const struct ffn_desc *f = &d->kinds[0].ffn;
-    int d_ff = f->d_ff > 0 ? f->d_ff : f->experts.d_ff;
+    int d_ff = f->d_ff > 0 ? f->d_ff : f->experts.has_norms ? f->experts.d_shared : f->experts.d_ff;
     put_u32(w, arch, "feed_forward_length", family->has_joint_width ? 2 * d_ff : d_ff);
     put_u32(w, arch, "vocab_size", d->n_vocab);
     put_u32(w, arch, "attention.head_count", a->n_heads);
-    put_u32(w, arch, "attention.head_count_kv", family->expands_latents ? a->n_heads : a->n_kv_heads);
+    put_kv_heads(w, family, d, a);
     put_f32(w, arch,
             d->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
             d->norm_eps);

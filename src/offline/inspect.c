@@ -288,8 +288,9 @@ static void write_kind(const struct model_desc *d, int kind, FILE *out)
     fprintf(out, ", %s%s)", activation_name(f), f->has_gate ? " with a gate" : "");
     if (d->n_kinds > 1)
         write_numbers(d, kind, out);
-    fprintf(out, "\n%-16s %d heads of %d, %d KV heads%s%s%s%s%s\n", "attention", a->n_heads, a->head_dim,
-            a->n_kv_heads, a->has_qkv_bias ? ", biases on q, k, v" : "", a->has_sinks ? ", sinks" : "",
+    fprintf(out, "\n%-16s %d heads of %d, %d KV heads%s%s%s%s%s%s\n", "attention", a->n_heads, a->head_dim,
+            a->n_kv_heads, a->keys_are_values ? ", keys are values" : "",
+            a->has_qkv_bias ? ", biases on q, k, v" : "", a->has_sinks ? ", sinks" : "",
             a->has_qk_norm ? ", norms of the heads of q and k" : "",
             d->has_prefix ? ", the prompt in both directions" : "",
             d->has_top_query ? ", queries by position in the last layer" : "");

@@ -16,7 +16,7 @@ import pytest
 
 from test_cli import FIXTURES, read_safetensors, tutti
 
-FAMILIES = ["bloom-tiny", "bloom-tiny-post", "chatglm-6b-tiny", "chatglm3-tiny", "exaone-tiny", "qwen1-tiny", "minicpm3-tiny", "stablelm-tiny", "ernie-tiny", "ernie-moe-tiny", "granite4-tiny", "granite-moe-tiny", "exaone4-tiny", "cohere-tiny", "cohere2-tiny", "gemma-tiny", "seed-oss-tiny", "gemma2-tiny", "gemma3-tiny", "falcon-tiny", "gpt-neox-tiny", "gpt-bigcode-tiny", "gptj-tiny", "opt-tiny", "gpt-neox-tiny-serial", "olmo2-tiny", "olmo3-tiny", "phi2-tiny", "smollm3-tiny", "starcoder2-tiny",
+FAMILIES = ["bloom-tiny", "bloom-tiny-post", "chatglm-6b-tiny", "chatglm3-tiny", "exaone-tiny", "qwen1-tiny", "minicpm3-tiny", "stablelm-tiny", "ernie-tiny", "ernie-moe-tiny", "granite4-tiny", "granite-moe-tiny", "exaone4-tiny", "cohere-tiny", "cohere2-tiny", "gemma-tiny", "seed-oss-tiny", "gemma2-tiny", "gemma3-tiny", "gemma4-tiny", "gemma4-moe-tiny", "falcon-tiny", "gpt-neox-tiny", "gpt-bigcode-tiny", "gptj-tiny", "opt-tiny", "gpt-neox-tiny-serial", "olmo2-tiny", "olmo3-tiny", "phi2-tiny", "smollm3-tiny", "starcoder2-tiny",
              "glm-4-9b-tiny", "glm-tiny", "glm4-tiny", "gpt2-tiny", "granite-tiny",
             "llama-linear-tiny", "llama-tiny-tied", "mistral-tiny", "pangu-tiny", "phi3-tiny", "phi4-mini-tiny", "qwen2-tiny", "qwen2-tiny-yarn", "qwen3-tiny",
             "falcon-40b-tiny", "falcon-11b-tiny", "mistral3-tiny", "ministral3-tiny", "internlm3-tiny", "internlm2-tiny", "baichuan-7b-tiny", "baichuan2-tiny", "baichuan2-13b-tiny",

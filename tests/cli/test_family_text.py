@@ -11,7 +11,7 @@ from widened import widen
 
 TEXTS = os.path.join(FIXTURES, "text")
 N_ANSWER = "24"
-FAMILIES = ["granite-tiny", "phi3-tiny", "phi4-mini-tiny", "cohere-tiny", "cohere2-tiny", "gemma-tiny", "seed-oss-tiny", "gemma2-tiny", "gemma3-tiny", "smollm3-tiny",
+FAMILIES = ["granite-tiny", "phi3-tiny", "phi4-mini-tiny", "cohere-tiny", "cohere2-tiny", "gemma-tiny", "seed-oss-tiny", "gemma2-tiny", "gemma3-tiny", "gemma4-tiny", "gemma4-moe-tiny", "smollm3-tiny",
             "starcoder2-tiny", "olmo2-tiny", "olmo3-tiny", "exaone-tiny", "qwen1-tiny", "minicpm3-tiny", "stablelm-tiny", "granite4-tiny", "granite-moe-tiny", "exaone4-tiny", "phi2-tiny", "gpt-neox-tiny", "gpt-bigcode-tiny", "gptj-tiny",
             "falcon-tiny", "falcon-40b-tiny", "opt-tiny", "internlm2-tiny", "baichuan2-tiny", "pangu-embedded-tiny",
             "mistral3-tiny", "ministral3-tiny", "qwen2-vl-tiny", "qwen3-vl-tiny", "qwen3-vl-moe-tiny", "glm4v-tiny", "glm4v-moe-tiny",

@@ -41,7 +41,7 @@ int world_row_floats(const struct world *w)
 {
     if (w->c.n_latent > 0)
         return w->c.n_heads * w->c.head_dim;
-    return (w->c.n_heads + 2 * w->c.n_kv_heads) * w->c.head_dim;
+    return (w->c.n_heads + (w->c.keys_are_values ? 1 : 2) * w->c.n_kv_heads) * w->c.head_dim;
 }
 
 int world_value_dim(const struct world *w)
@@ -273,9 +273,11 @@ static void store_step(struct world *w, struct world_step *s)
                                     .rotary_dim = w->rotary_dim,
                                     .rope = (int)c->rope,
                                     .has_joint_norms = c->has_joint_norms,
+                                    .keys_are_values = c->keys_are_values,
+                                    .norms_values = c->norms_values,
                                     .eps = 1e-6f };
     run(CUDA_KERNEL_rope_store, s->n_padded,
-        c->has_joint_norms ? 1 : (c->n_heads + 2 * c->n_kv_heads + 7) / 8, 0, &args);
+        c->has_joint_norms ? 1 : (world_row_floats(w) / c->head_dim + 7) / 8, 0, &args);
 }
 
 void world_store(struct world *w, int seq, int begin, int end)
@@ -407,7 +409,7 @@ static void norm(double *x, const float *weights, int n)
     for (int d = 0; d < n; d++)
         square += x[d] * x[d];
     for (int d = 0; d < n; d++)
-        x[d] *= (double)weights[d] / sqrt(square / n + 1e-6);
+        x[d] *= (weights ? (double)weights[d] : 1) / sqrt(square / n + 1e-6);
 }
 
 /* What reading a row back gives. */
@@ -450,7 +452,9 @@ static void prepare(const struct world *w, double *to, int pos)
         return;
     }
     for (int i = 0; i < n_q + 2 * n_kv; i++)
-        to[i] = (double)row[i];
+        to[i] = (double)row[c->keys_are_values && i >= n_q + n_kv ? i - n_kv : i];
+    for (int h = 0; h < c->n_kv_heads && c->norms_values; h++)
+        norm(to + n_q + n_kv + h * hd, NULL, hd);
     if (c->has_joint_norms) {
         norm(to, w->q_norm, n_q);
         norm(to + n_q, w->k_norm, n_kv);

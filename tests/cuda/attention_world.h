@@ -15,6 +15,7 @@ struct world_case {
     enum rope_kind rope; /* half of a head rotates; with latent attention the rest of a row */
     int window, first, prefix_len;
     bool has_slopes, has_sinks, has_norms, has_joint_norms;
+    bool keys_are_values, norms_values; /* of struct attention_shape */
     float softcap;
     float magnitude; /* of q; 0: 1 */
     float

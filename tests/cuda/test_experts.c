@@ -172,7 +172,7 @@ static void compute(const struct mixture *m, int row, double *y, bool *used)
     double x[MAX_WIDTH], hidden[MAX_WIDTH];
     memcpy(scores, m->scores + row * m->n_scores, (size_t)m->n_scores * sizeof *scores);
     kernels_init(&k, CPU_REF);
-    route_row(&k, &m->routing, NULL, scores, ids, weights);
+    route_row(&k, &m->routing, NULL, NULL, scores, ids, weights);
     for (int i = 0; i < d; i++) {
         x[i] = (double)m->x[row * d + i];
         y[i] = m->has_base ? (double)m->base[row * d + i] : 0;

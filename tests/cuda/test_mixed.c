@@ -84,6 +84,7 @@ static const char *const KINDS[] = {
     "gpt-oss-tiny-mxfp4",    /* sinks, biases of experts, windows */
     "deepseek-v2-lite-tiny", /* latent attention, shared experts after a dense layer */
     "deepseek-v3-tiny",      /* latent attention with ranks of queries */
+    "gemma4-moe-tiny", /* heads that differ by layer, keys as values, a block parallel to experts, layer scales */
 };
 enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
 

@@ -29,7 +29,7 @@ static float draw(void)
 /* What the card's memory has after a step; ids, weights and the like as in the arguments of the kernels. */
 struct routed {
     struct step_counts counts;
-    float scores[MAX_ROWS * 301], bias[300], weights[MAX_CHOICES];
+    float scores[MAX_ROWS * 301], bias[300], factors[300], weights[MAX_CHOICES];
     int32_t ids[MAX_CHOICES], rows[MAX_CHOICES], entries[MAX_CHOICES], n_lists;
     struct linear_rows lists[MAX_LISTS];
     uint32_t n_rows_of[300];
@@ -45,9 +45,17 @@ static struct routed *routed_new(const struct routing *r, int n_scores, float sp
     d->n_read = 0;
     for (int i = 0; i < MAX_ROWS * n_scores; i++)
         d->scores[i] = draw() * spread;
-    for (int i = 0; i < r->n_experts; i++)
+    for (int i = 0; i < r->n_experts; i++) {
         d->bias[i] = draw() * 0.1f;
+        d->factors[i] = draw();
+    }
     return d;
+}
+
+/* Weights that are normed have a factor of each expert, too. */
+static bool has_factors(const struct routing *r)
+{
+    return r->is_normed;
 }
 
 static struct route_args route_args(struct routed *d, const struct routing *r, bool has_bias, int n_scores,
@@ -57,6 +65,7 @@ static struct route_args route_args(struct routed *d, const struct routing *r, b
     return (struct route_args){ .counts = &d->counts,
                                 .scores = d->scores,
                                 .bias = has_bias ? d->bias : NULL,
+                                .factors = has_factors(r) ? d->factors : NULL,
                                 .ids = d->ids,
                                 .weights = d->weights,
                                 .n_rows_of = d->n_rows_of,
@@ -90,7 +99,7 @@ static void check_row(const struct routed *d, const struct routing *r, const flo
     int32_t ids[32];
     kernels_init(&k, CPU_REF);
     memcpy(scores, logits, (size_t)r->n_experts * sizeof *scores);
-    route_row(&k, r, bias, scores, ids, weights);
+    route_row(&k, r, bias, has_factors(r) ? d->factors : NULL, scores, ids, weights);
     assert_memory_equal(ids, d->ids + row * r->n_chosen, (size_t)r->n_chosen * sizeof *ids);
     assert_memory_equal(weights, d->weights + row * r->n_chosen, (size_t)r->n_chosen * sizeof *weights);
 }

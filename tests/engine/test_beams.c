@@ -123,6 +123,8 @@ static void answers_are_those_of_transformers(void **state)
                                          "phi3-tiny",
                                          "gemma2-tiny",
                                          "gemma3-tiny",
+                                         "gemma4-tiny",
+                                         "gemma4-moe-tiny",
                                          "smollm3-tiny",
                                          "starcoder2-tiny",
                                          "olmo2-tiny",

@@ -85,11 +85,12 @@ static void check_pages(const char *name, const struct tutti_stats *stats)
 {
     static const struct {
         const char *name;
-        unsigned n_layers, n_with_window;
+        unsigned n_layers, n_with_window; /* or what they take, where layers differ: multiples of 32 floats */
     } WINDOWS[] = { { "mistral-tiny", 2, 2 },   { "phi3-tiny", 2, 2 },       { "qwen3-tiny-windows", 3, 1 },
                     { "gemma2-tiny", 3, 2 },    { "starcoder2-tiny", 2, 2 }, { "exaone4-tiny-hybrid", 4, 3 },
                     { "olmo3-tiny", 5, 4 },     { "cohere2-tiny", 5, 4 },    { "gemma3-tiny", 4, 3 },
-                    { "ministral-tiny", 2, 1 }, { "gpt-oss-tiny", 4, 2 },    { "gpt-oss-tiny-mxfp4", 4, 2 } };
+                    { "ministral-tiny", 2, 1 }, { "gpt-oss-tiny", 4, 2 },    { "gpt-oss-tiny-mxfp4", 4, 2 },
+                    { "gemma4-tiny", 11, 6 },   { "gemma4-moe-tiny", 11, 6 } };
     uint64_t n = 200;
     for (size_t i = 0; i < sizeof WINDOWS / sizeof *WINDOWS; i++) {
         unsigned n_layers = WINDOWS[i].n_layers, n_with = WINDOWS[i].n_with_window;

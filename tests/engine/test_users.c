@@ -37,6 +37,8 @@ static const struct user_model {
     { "glm4-moe-tiny", "bf16", "f32", false },
     { "deepseek-v3-tiny", "f32", "f32", false },
     { "gpt-oss-tiny", "q8_0", "f32", false },
+    { "gemma4-moe-tiny", "q8_0", "f16",
+      true }, /* heads that differ by layer, keys as values, parallel experts */
 };
 
 static size_t make_prompt(int32_t *ids, const char *name, int user)

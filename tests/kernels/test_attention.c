@@ -23,11 +23,12 @@ struct attention_case {
     bool has_slopes, has_qk_norm;
     float softcap;
     bool has_sinks;
+    bool keys_are_values, norms_values; /* of struct attention_shape */
 };
 
 /* What cases share. */
 struct fixture {
-    float freqs[64], slopes[40], sinks[40], q_norm[256], k_norm[256];
+    float freqs[128], slopes[40], sinks[40], q_norm[512], k_norm[512];
     int32_t rope_positions[LONG],
         block_positions[LONG]; /* of ROPE_2D: from row 50 on what ChatGLM generates */
 };
@@ -35,14 +36,14 @@ struct fixture {
 static const struct fixture *fixture_get(void)
 {
     static struct fixture f;
-    for (int j = 0; j < 64; j++)
+    for (int j = 0; j < 128; j++)
         f.freqs[j] = powf(10000, -(float)j / 16);
     for (int h = 0; h < 40; h++)
         f.slopes[h] = powf(2, -(float)(h + 1) / 5);
     for (int h = 0; h < 40;
          h++) /* of some heads so large that nothing is left, or so small that nothing changes */
         f.sinks[h] = h % 6 == 4 ? 300 : h % 6 == 5 ? -300 : (float)(h % 6) * 2 - 1;
-    for (int d = 0; d < 256; d++) {
+    for (int d = 0; d < 512; d++) {
         f.q_norm[d] = 1 + 0.5f * sinf((float)d);
         f.k_norm[d] = 1 + 0.5f * cosf((float)d);
     }
@@ -67,6 +68,8 @@ static struct attention_shape shape_of(const struct attention_case *c)
                                      .softcap = c->softcap,
                                      .window = c->window,
                                      .alibi_slopes = c->has_slopes ? f->slopes : NULL,
+                                     .keys_are_values = c->keys_are_values,
+                                     .norms_values = c->norms_values,
                                      .qk_norm_eps = 1e-6f };
 }
 
@@ -90,7 +93,7 @@ static struct backend *backend_make(int n_threads, const struct attention_case *
 
 static int row_floats(const struct attention_case *c)
 {
-    return (c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    return (c->n_heads + (c->keys_are_values ? 1 : 2) * c->n_kv_heads) * c->head_dim;
 }
 
 /* How the rows are divided over steps, and the kind of attention of a layer in between. */
@@ -220,6 +223,16 @@ static void prepare(double *to, const float *x, int pos, const struct attention_
     }
 }
 
+/* A head of v as attention sees it. */
+static void make_value(double *to, const float *x, const struct attention_case *c)
+{
+    double square = 0;
+    for (int d = 0; d < c->head_dim; d++)
+        square += (double)x[d] * (double)x[d];
+    for (int d = 0; d < c->head_dim; d++)
+        to[d] = (double)x[d] / (c->norms_values ? sqrt(square / c->head_dim + 1e-6) : 1);
+}
+
 /* What reading a head of k or v back gives. */
 static void store(double *x, int n, enum dtype type)
 {
@@ -239,13 +252,12 @@ static void attend_float64(const struct attention_case *c, const float *qkv, dou
     const struct fixture *f = fixture_get();
     int hd = c->head_dim, n_row = row_floats(c), group = c->n_heads / c->n_kv_heads;
     double *k = malloc((size_t)(n * hd) * sizeof *k), *v = malloc((size_t)(n * hd) * sizeof *v), score[LONG],
-           q[256];
+           q[512];
     for (int kv_head = 0; kv_head < c->n_kv_heads; kv_head++) {
         for (int t = 0; t < n; t++) {
             const float *row = qkv + (size_t)t * (size_t)n_row + (c->n_heads + kv_head) * hd;
             prepare(k + t * hd, row, t, c, f->k_norm);
-            for (int d = 0; d < hd; d++)
-                v[t * hd + d] = (double)row[c->n_kv_heads * hd + d];
+            make_value(v + t * hd, row + (c->keys_are_values ? 0 : c->n_kv_heads * hd), c);
             store(k + t * hd, hd, c->kv_type);
             store(v + t * hd, hd, c->kv_type);
         }
@@ -344,6 +356,11 @@ static void attention_is_near_float64_and_the_same_in_any_chunks(void **state)
         { 8, 2, 32, ROPE_INTERLEAVED, DTYPE_BF16, 0, 0, false, false },
         { 3, 1, 80, ROPE_HALF, DTYPE_BF16, 20, 0, true, false },
         { 16, 2, 64, ROPE_2D, DTYPE_BF16, 0, 7, false, false, 0, true },
+        { 4, 1, 512, ROPE_HALF, DTYPE_F16, 0, 0, false, true, 0, false, true, true }, /* Gemma 4 */
+        { 4, 2, 256, ROPE_HALF, DTYPE_F32, 20, 0, false, true, 0, false, false, true },
+        { 20, 4, 24, ROPE_HALF, DTYPE_F32, 0, 0, false, true, 0, false, true, true },
+        { 3, 3, 64, ROPE_HALF, DTYPE_I8, 0, 0, false, false, 0, false, true, true },
+        { 5, 1, 40, ROPE_NONE, DTYPE_BF16, 0, 0, false, false, 0, false, true, false },
     };
     static const struct run RUNS[] = { { SHORT, SHORT, false, NULL },
                                        { 1, 1, true, NULL },
@@ -387,7 +404,7 @@ static void layers_of_several_kinds_have_the_bits_of_each_kind_by_itself(void **
         const struct attention_case kinds[] = {
             { 8, 2, 32, ROPE_HALF, TYPES[t], 300, 0, false, false },
             { 4, 4, 64, ROPE_INTERLEAVED, TYPES[t], 0, 0, false, false },
-            { 6, 1, 128, ROPE_NONE, TYPES[t], 0, 0, false, false },
+            { 6, 1, 128, ROPE_NONE, TYPES[t], 0, 0, false, false, 0, false, true, true },
         };
         for (int i = 0; i < 3; i++) {
             const struct attention_case *c = &kinds[i], *second = &kinds[(i + 1) % 3];

@@ -52,8 +52,15 @@ static void check_rows(const struct kernels *k, const json_t *c, int n_rows)
     fill(logits, json_object_get(c, "logits"));
     fill(bias, json_object_get(c, "bias"));
     for (int row = 0; row < n_rows; row++) {
-        route_row(k, &r, json_object_get(c, "bias") ? bias : NULL, logits + row * r.n_experts, ids, weights);
+        float again[LIMIT_EXPERTS], scaled[LIMIT_EXPERTS], factors[LIMIT_EXPERTS];
+        memcpy(again, logits + row * r.n_experts, (size_t)r.n_experts * sizeof *again);
+        for (int i = 0; i < r.n_experts; i++)
+            factors[i] = 0.25f + (float)i;
+        const float *own_bias = json_object_get(c, "bias") ? bias : NULL;
+        route_row(k, &r, own_bias, NULL, logits + row * r.n_experts, ids, weights);
+        route_row(k, &r, own_bias, factors, again, ids, scaled);
         for (int i = 0; i < r.n_chosen; i++) {
+            assert_true(scaled[i] == weights[i] * factors[ids[i]]);
             size_t at = (size_t)(row * r.n_chosen + i);
             double w = json_number_value(json_array_get(want, at));
             assert_int_equal(ids[i], json_integer_value(json_array_get(want_ids, at)));
@@ -97,12 +104,12 @@ static void ties_and_what_is_no_number_have_an_answer(void **state)
             equal[i] = 1;
             broken[i] = (float)NAN;
         }
-        route_row(&k, &r, NULL, equal, ids, weights);
+        route_row(&k, &r, NULL, NULL, equal, ids, weights);
         for (int i = 0; i < 4; i++) {
             assert_int_equal(ids[i], i);
             assert_true(weights[i] == 0.25f);
         }
-        route_row(&k, &r, NULL, broken, ids, weights);
+        route_row(&k, &r, NULL, NULL, broken, ids, weights);
         for (int i = 0; i < 4; i++)
             assert_true(ids[i] >= 0 && ids[i] < 12 && (i == 0 || ids[i] > ids[i - 1]));
     }
@@ -321,7 +328,7 @@ static void compute(const struct mixture *m, int row, double *y)
     double x[512], hidden[512];
     memcpy(scores, m->scores + row * (N_EXPERTS + 1), sizeof scores);
     kernels_init(&k, CPU_REF);
-    route_row(&k, &ROUTING, NULL, scores, ids, weights);
+    route_row(&k, &ROUTING, NULL, NULL, scores, ids, weights);
     for (int i = 0; i < d; i++) {
         x[i] = (double)m->x[row * d + i];
         y[i] = (double)m->base[row * d + i] /
@@ -456,7 +463,7 @@ static void each_used_expert_is_read_once_and_no_other(void **state)
     for (int r = 0; r < N; r++) {
         memcpy(scores + r * N_EXPERTS, m.scores + r * (N_EXPERTS + 1), N_EXPERTS * sizeof *scores);
         memcpy(row, scores + r * N_EXPERTS, sizeof row);
-        route_row(&cpu->kernels, &ROUTING, NULL, row, ids, weights);
+        route_row(&cpu->kernels, &ROUTING, NULL, NULL, row, ids, weights);
         for (int c = 0; c < N_CHOSEN; c++)
             n_used += n_rows_of[ids[c]]++ == 0;
     }

@@ -51,6 +51,8 @@ static const struct fixture {
     { "seed-oss", "seed-oss-tiny" },
     { "gemma2", "gemma2-tiny" },
     { "gemma3", "gemma3-tiny" },
+    { "gemma4", "gemma4-tiny" },
+    { "gemma4-moe", "gemma4-moe-tiny" },
     { "smollm3", "smollm3-tiny" },
     { "starcoder2", "starcoder2-tiny" },
     { "olmo2", "olmo2-tiny" },

@@ -85,6 +85,9 @@ static const struct fixture {
     { "gemma2-tiny", "gemma2" },
     { "gemma3-tiny", "gemma3" },
     { "gemma3-vl-tiny", "gemma3" },
+    { "gemma4-tiny", "gemma4" },
+    { "gemma4-vl-tiny", "gemma4" },
+    { "gemma4-moe-tiny", "gemma4_moe" },
     { "glm-4-9b-tiny", "chatglm" },
     { "chatglm3-tiny", "chatglm" },
     { "llama-tiny", "llama" },
@@ -183,6 +186,7 @@ static void files_of_llama_cpps_converter_give_the_golden_logits(void **state)
         { "glm4-moe-tiny", "glm4-moe-tiny", 1e-4 },
         { "glm4v-moe-tiny-sections", "glm4v-moe-tiny", 1e-4 },
         { "granite-tiny", "granite-tiny", 1e-4 },
+        { "gemma4-moe-tiny", "gemma4-moe-tiny", 1e-4 },
         { "minicpm3-tiny", "minicpm3-tiny", 3e-4 }, /* the same */
         { "minimax-m2-tiny", "minimax-m2-tiny", 1e-4 },
         { "ministral3-tiny", "ministral3-tiny", 1e-4 },

@@ -44,6 +44,7 @@ static const struct {
     { "deepseek-v3.1", "deepseek" },
     { "gemma-3", NULL },
     { "gemma-3-pythonic", "pythonic" },
+    { "gemma-4", "gemma-4" },
     { "falcon", NULL },
     { "phi-4-mini", "firefunction" },
     { "internlm2-tools", "internlm2" },

@@ -171,7 +171,8 @@ static void rows_without_outputs_change_no_bit(void **state)
                                          "bloom-tiny-post", "glm4-tiny",      "gemma3-tiny",
                                          "falcon-tiny",     "gptj-tiny",      "phi2-tiny",
                                          "olmo2-tiny",      "gpt-neox-tiny",  "deepseek-v3-tiny",
-                                         "gpt-oss-tiny",    "qwen2-moe-tiny", "mixtral-tiny" };
+                                         "gpt-oss-tiny",    "qwen2-moe-tiny", "mixtral-tiny",
+                                         "gemma4-moe-tiny" };
     static const struct {
         int n_rows, n_outputs, outputs[2];
     } STEPS[] = { { 7, 0, { 0 } }, { 6, 2, { 3, 0 } }, { 7, 1, { 6 } } };

@@ -28,6 +28,9 @@
 
 #define FIVE_ONES   "1,1,1,1,1"
 #define TWENTY_ONES FIVE_ONES "," FIVE_ONES "," FIVE_ONES "," FIVE_ONES
+#define SIX_LAYERS                                                                                           \
+    "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\",\"sliding_attention\","               \
+    "\"sliding_attention\",\"full_attention\""
 #define FOUR_LAYERS "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\""
 
 static const struct upload {
@@ -39,6 +42,51 @@ static const struct upload {
       LLAMA("\"max_position_embeddings\":4096,\"num_key_value_heads\":4,\"rope_scaling\":null,"
             "\"rope_theta\":5000000.0,\"attention_bias\":false,\"vocab_size\":64000"),
       "llama", NULL },
+    { "Gemma-4-26B-A4B",
+      "{\"architectures\":[\"Gemma4ForConditionalGeneration\"],\"audio_config\":null,\"audio_to"
+      "ken_id\":258881,\"boa_token_id\":256000,\"boi_token_id\":255999,\"dtype\":\"bfloat16\",\""
+      "eoa_token_id\":258883,\"eoa_token_index\":258883,\"eoi_token_id\":258882,\"eos_token_id\""
+      ":[1,106],\"image_token_id\":258880,\"initializer_range\":0.02,\"model_type\":\"gemma4\","
+      "\"text_config\":{\"attention_bias\":false,\"attention_dropout\":0.0,\"attention_k_eq_v\""
+      ":true,\"bos_token_id\":2,\"dtype\":\"bfloat16\",\"enable_moe_block\":true,\"eos_token_id"
+      "\":1,\"final_logit_softcapping\":30.0,\"global_head_dim\":512,\"head_dim\":256,\"hidden_"
+      "activation\":\"gelu_pytorch_tanh\",\"hidden_size\":2816,\"hidden_size_per_layer_input\":"
+      "0,\"initializer_range\":0.02,\"intermediate_size\":2112,\"layer_types\":"
+      "[" SIX_LAYERS "," SIX_LAYERS "," SIX_LAYERS "," SIX_LAYERS "," SIX_LAYERS "]"
+      ",\"max_position_embeddings\":262144,\"model_type\":\"gemma4_text\",\"moe_intermediate_si"
+      "ze\":704,\"num_attention_heads\":16,\"num_experts\":128,\"num_global_key_value_heads\":2"
+      ",\"num_hidden_layers\":30,\"num_key_value_heads\":8,\"num_kv_shared_layers\":0,\"pad_tok"
+      "en_id\":0,\"rms_norm_eps\":1e-06,\"rope_parameters\":{\"full_attention\":{\"partial_rota"
+      "ry_factor\":0.25,\"rope_theta\":1000000.0,\"rope_type\":\"proportional\"},\"sliding_atte"
+      "ntion\":{\"rope_theta\":10000.0,\"rope_type\":\"default\"}},\"sliding_window\":1024,\"ti"
+      "e_word_embeddings\":true,\"top_k_experts\":8,\"use_bidirectional_attention\":\"vision\","
+      "\"use_cache\":true,\"use_double_wide_mlp\":false,\"vocab_size\":262144,\"vocab_size_per_"
+      "layer_input\":262144},\"tie_word_embeddings\":true"
+      ",\"video_token_id\":258884,\"vision_config\":{\"model_type\":\"gemma4_vision\"},\"visi"
+      "on_soft_tokens_per_image\":280}",
+      "gemma4_moe", NULL },
+    { "Gemma-4-E2B",
+      "{\"architectures\":[\"Gemma4ForConditionalGeneration\"],\"audio_config\":null,\"audio_to"
+      "ken_id\":258881,\"boa_token_id\":256000,\"boi_token_id\":255999,\"dtype\":\"bfloat16\",\""
+      "eoa_token_id\":258883,\"eoa_token_index\":258883,\"eoi_token_id\":258882,\"eos_token_id\""
+      ":[1,106],\"image_token_id\":258880,\"initializer_range\":0.02,\"model_type\":\"gemma4\","
+      "\"text_config\":{\"attention_bias\":false,\"attention_dropout\":0.0,\"attention_k_eq_v\""
+      ":false,\"bos_token_id\":2,\"dtype\":\"bfloat16\",\"enable_moe_block\":false,\"eos_token_"
+      "id\":1,\"final_logit_softcapping\":30.0,\"global_head_dim\":512,\"head_dim\":256,\"hidde"
+      "n_activation\":\"gelu_pytorch_tanh\",\"hidden_size\":1536,\"hidden_size_per_layer_input\""
+      ":256,\"initializer_range\":0.02,\"intermediate_size\":6144,\"max_position_embeddings\":1"
+      "31072,\"model_type\":\"gemma4_text\",\"moe_intermediate_size\":null,\"num_attention_head"
+      "s\":8,\"num_experts\":null,\"num_global_key_value_heads\":null,\"num_hidden_layers\":35,"
+      "\"num_key_value_heads\":1,\"num_kv_shared_layers\":20,\"pad_token_id\":0,\"rms_norm_eps\""
+      ":1e-06,\"rope_parameters\":{\"full_attention\":{\"partial_rotary_factor\":0.25,\"rope_th"
+      "eta\":1000000.0,\"rope_type\":\"proportional\"},\"sliding_attention\":{\"rope_theta\":10"
+      "000.0,\"rope_type\":\"default\"}},\"sliding_window\":512,\"tie_word_embeddings\":true,\""
+      "top_k_experts\":null,\"use_bidirectional_attention\":\"vision\",\"use_cache\":true,\"use"
+      "_double_wide_mlp\":true,\"vocab_size\":262144,\"vocab_size_per_layer_input\":262144},\"t"
+      "ie_word_embeddings\":true,\"video_token_id\":258"
+      "884,\"vision_config\":{\"model_type\":\"gemma4_vision\"},\"vision_soft_tokens_per_image\""
+      ":280}",
+      "gemma4", "hidden_size_per_layer_input: an embedding for each layer" },
     { "Qwen-7B-Chat",
       "{\"architectures\":[\"QWenLMHeadModel\"],\"auto_map\":{\"AutoConfig\":\"configuration_qw"
       "en.QWenConfig\",\"AutoModelForCausalLM\":\"modeling_qwen.QWenLMHeadModel\"},\"attn_dropo"

@@ -72,6 +72,8 @@ static const struct family_fixture {
     { "gpt-neox-tiny", false },
     { "gpt-neox-tiny-serial", false },
     { "gemma3-tiny", false },
+    { "gemma4-tiny", false },
+    { "gemma4-moe-tiny", false },
     { "mixtral-tiny", false },
     { "gpt-oss-tiny", false },
     { "gpt-oss-tiny-mxfp4", false },

@@ -38,6 +38,7 @@ static inline bool is_tried_in_full(const char *name)
         "qwen3-moe-tiny",        /* experts, norms of heads */
         "gpt-oss-tiny-mxfp4",    /* sinks, biases of experts */
         "deepseek-v2-lite-tiny", /* latent attention, shared experts */
+        "gemma4-moe-tiny",       /* heads that differ by layer, keys as values, parallel experts */
     };
     for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
         if (strcmp(name, KINDS[i]) == 0)

@@ -57,6 +57,8 @@ FAMILIES = {
     "cohere2": BY_LAYER_NORM | dict(layer_norm_eps=1e-5, sliding_window=5),
     "gemma": WITH_HEAD, "seed_oss": WITH_HEAD, "gemma2": WITH_HEAD | dict(sliding_window=5, query_pre_attn_scalar=24),
     "gemma3_text": WITH_HEAD | dict(sliding_window=5, query_pre_attn_scalar=24, num_hidden_layers=7),
+    "gemma4_text": WITH_HEAD | dict(sliding_window=5, num_hidden_layers=6, hidden_size_per_layer_input=0, global_head_dim=40, enable_moe_block=True,
+                                    num_experts=3, top_k_experts=2, moe_intermediate_size=44, intermediate_size=60),
     "phi": BY_LAYER_NORM | dict(num_key_value_heads=3, layer_norm_eps=1e-5), "phi3": LLAMA | dict(pad_token_id=0),
     "granite": LLAMA, "granitemoehybrid": LLAMA | dict(num_local_experts=0, shared_intermediate_size=88, layer_types=["attention"] * 4, position_embedding_type="rope", mamba_n_heads=2), "granitemoe": LLAMA | dict(num_local_experts=6, num_experts_per_tok=2), "olmo2": LLAMA, "olmo3": LLAMA | dict(sliding_window=5), "smollm3": LLAMA | dict(pad_token_id=0),
     "starcoder2": BY_LAYER_NORM | dict(norm_epsilon=1e-5),
@@ -97,8 +99,8 @@ HIDDEN = {"head_dim": [8, 16, 40], "partial_rotary_factor": [0.5, 1.0], "rotary_
           "routed_scaling_factor": [1.5], "scoring_func": ["softmax", "sigmoid"], "topk_method": ["greedy", "noaux_tc"],
           "moe_layer_freq": [2], "num_nextn_predict_layers": [1], "pretraining_tp": [2], "use_bidirectional_attention": [True],
           "use_parallel_residual": [False], "n_inner": [60], "ffn_hidden_size": [60], "num_kv_heads": [1, 3], "multi_query": [False],
-          "alibi": [True], "rms_norm_eps": [0.5], "layer_norm_eps": [0.5], "layer_norm_epsilon": [0.5]}
-BY_KIND = ("gemma3_text", "olmo3")  # have rotary settings for each kind of layers
+          "alibi": [True], "global_head_dim": [16, 24], "num_global_key_value_heads": [1], "attention_k_eq_v": [True], "rms_norm_eps": [0.5], "layer_norm_eps": [0.5], "layer_norm_epsilon": [0.5]}
+BY_KIND = ("gemma3_text", "gemma4_text", "olmo3")  # have rotary settings for each kind of layers
 SAVED_APART = ("rope", "rotary", "window", "layer", "dense", "expert")  # settings that transformers saves in another form
 YARN = {"factor": 4.0, "original_max_position_embeddings": ORIGINAL}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": ORIGINAL}

@@ -158,6 +158,7 @@ struct cpu_scratch {
 struct attention_scratch {
     float *q, *o;                 /* [ATTENTION_ROWS][head_dim]: queries of a unit, and their sums */
     float *block_o;               /* [ATTENTION_QUERIES][head_dim]: sums of one block */
+    float *values;                /* [n_kv_heads][head_dim]: of a row, where they are the keys */
     uint8_t *kv;                  /* [2][n_kv_heads][head_dim]: keys and values of a row, as stored */
     struct attention_view *views; /* [ATTENTION_ROWS] */
 };

@@ -32,13 +32,14 @@ void cpu_attention_release(struct cpu_backend *cpu)
 
 bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows)
 {
-    size_t n = (size_t)max_rows, head_dim = 0, n_kv = 0; /* of the widest kind */
+    size_t n = (size_t)max_rows, head_dim = 0, n_kv = 0, n_values = 0; /* of the widest kind */
     int n_threads = team_n_threads(cpu->team);
     for (int i = 0; i < cpu->n_kinds; i++) {
         struct cpu_kind *kind = &cpu->kinds[i];
         size_t dim = (size_t)kind->shape.head_dim, kv = (size_t)kind->shape.n_kv_heads * dim;
         head_dim = dim > head_dim ? dim : head_dim;
         n_kv = kv > n_kv ? kv : n_kv;
+        n_values = kind->shape.keys_are_values && kv > n_values ? kv : n_values;
         kind->cos_sin = calloc(n, ((size_t)kind->shape.rotary_dim + 1) * sizeof *kind->cos_sin);
         kind->row_tiles = calloc(n, sizeof *kind->row_tiles);
         if (!kind->cos_sin || !kind->row_tiles)
@@ -46,22 +47,23 @@ bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows)
     }
     size_t row = ATTENTION_ROWS * head_dim * sizeof(float),
            block = ATTENTION_QUERIES * head_dim * sizeof(float);
-    size_t kv = 2 * n_kv * sizeof(uint16_t);
+    size_t values = n_values * sizeof(float), kv = 2 * n_kv * sizeof(uint16_t);
     size_t views = ATTENTION_ROWS * sizeof(struct attention_view);
     cpu->attention_scratch = calloc((size_t)n_threads, sizeof *cpu->attention_scratch);
     if (!cpu->attention_scratch)
         return false;
     for (int t = 0; t < n_threads; t++) {
         struct attention_scratch *scratch = &cpu->attention_scratch[t];
-        uint8_t *memory = (uint8_t *)cpu_memory_of_thread(cpu, t,
-                                                          (2 * row + block + kv + views) / sizeof(float) + 1);
+        uint8_t *memory = (uint8_t *)cpu_memory_of_thread(
+            cpu, t, (2 * row + block + values + kv + views) / sizeof(float) + 1);
         if (!memory)
             return false;
         scratch->q = (float *)memory;
         scratch->o = (float *)(memory + row);
         scratch->block_o = (float *)(memory + 2 * row);
-        scratch->kv = memory + 2 * row + block;
-        scratch->views = (struct attention_view *)(memory + 2 * row + block + kv);
+        scratch->values = (float *)(memory + 2 * row + block);
+        scratch->kv = memory + 2 * row + block + values;
+        scratch->views = (struct attention_view *)(memory + 2 * row + block + values + kv);
     }
     return true;
 }
@@ -274,6 +276,14 @@ struct attention_job {
     struct span spans[NODES_MAX];
 };
 
+/* Floats of a row of the input of attention. */
+static int qkv_floats(const struct attention_shape *shape)
+{
+    if (shape->n_latent > 0)
+        return shape->n_heads * shape->head_dim;
+    return attention_qkv_heads(shape) * shape->head_dim;
+}
+
 /* Rotates the heads of q and k of a row; k directly follows q. */
 static void turn_row(const struct cpu_backend *cpu, const struct attention_shape *shape, float *row,
                      const float *cos_sin)
@@ -295,10 +305,26 @@ static void turn_row(const struct cpu_backend *cpu, const struct attention_shape
     }
 }
 
+/* The values of a row: those of the row itself, or in values [n_kv_heads][head_dim] if they are its keys. */
+static const float *make_values(const struct cpu_backend *cpu, const struct attention_shape *shape,
+                                float *keys, float *values)
+{
+    static const float ONES[ATTENTION_MAX_DIM] = { [0 ... ATTENTION_MAX_DIM - 1] = 1 };
+    int n = shape->head_dim, n_kv = shape->n_kv_heads * n;
+    const float *from = shape->keys_are_values ? keys : keys + n_kv;
+    float *to = shape->keys_are_values ? values : keys + n_kv;
+    if (shape->norms_values)
+        cpu->kernels.rmsnorm(to, from, ONES, shape->n_kv_heads, n, shape->qk_norm_eps);
+    else if (shape->keys_are_values)
+        memcpy(to, from, (size_t)n_kv * sizeof *to);
+    return to;
+}
+
 static void rope_store_some(void *arg, int thread, int n_threads)
 {
     const struct attention_job *job = arg;
     const struct attention_shape *shape = &job->kind->shape;
+    const struct attention_scratch *scratch = &job->cpu->attention_scratch[thread];
     const struct kernels *k = &job->cpu->kernels;
     int n_q = shape->n_heads * shape->head_dim, n_kv = shape->n_kv_heads * shape->head_dim;
     bool all = shape->norms_all_heads;
@@ -308,7 +334,8 @@ static void rope_store_some(void *arg, int thread, int n_threads)
     int64_t begin, end;
     team_range(job->cpu->step->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
-        float *row = job->qkv + r * (n_q + 2 * n_kv);
+        float *row = job->qkv + r * qkv_floats(shape);
+        const float *values = make_values(job->cpu, shape, row + n_q, scratch->values);
         if (q_norm)
             k->rmsnorm(row, row, q_norm, all ? 1 : shape->n_heads, all ? n_q : shape->head_dim,
                        shape->qk_norm_eps);
@@ -316,17 +343,8 @@ static void rope_store_some(void *arg, int thread, int n_threads)
             k->rmsnorm(row + n_q, row + n_q, k_norm, all ? 1 : shape->n_kv_heads,
                        all ? n_kv : shape->head_dim, shape->qk_norm_eps);
         turn_row(job->cpu, shape, row, job->kind->cos_sin + r * shape->rotary_dim);
-        cpu_kv_store(job->cpu, job->kv, job->layer, (int)r, row + n_q, row + n_q + n_kv,
-                     job->cpu->attention_scratch[thread].kv);
+        cpu_kv_store(job->cpu, job->kv, job->layer, (int)r, row + n_q, values, scratch->kv);
     }
-}
-
-/* Floats of a row of the input of attention. */
-static int qkv_floats(const struct attention_shape *shape)
-{
-    if (shape->n_latent > 0)
-        return shape->n_heads * shape->head_dim;
-    return (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim;
 }
 
 void cpu_rope_store(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,

@@ -101,12 +101,14 @@ static void route_some(void *arg, int thread, int n_threads)
     const struct experts_job *job = arg;
     const struct cpu_experts *e = &job->cpu->experts;
     const struct routing *routing = job->layer->routing;
-    const float *bias = cpu_constants(job->layer->bias, (size_t)routing->n_experts,
-                                      team_node_of(job->cpu->team, thread));
+    size_t n = (size_t)routing->n_experts;
+    int node = team_node_of(job->cpu->team, thread);
+    const float *bias = cpu_constants(job->layer->bias, n, node);
+    const float *factors = cpu_constants(job->layer->factors, n, node);
     int64_t begin, end;
     team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++)
-        route_row(&job->cpu->kernels, routing, bias, job->scores + r * job->n_scores,
+        route_row(&job->cpu->kernels, routing, bias, factors, job->scores + r * job->n_scores,
                   e->ids + r * routing->n_chosen, e->weights + r * routing->n_chosen);
 }
 

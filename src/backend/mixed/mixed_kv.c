@@ -153,8 +153,8 @@ void mixed_rope_store(struct backend *be, struct floats qkv, struct floats q_nor
     struct backend *side = use_layer(m, layer);
     const struct attention_shape *a = mixed_shape(m, layer);
     struct floats q = mixed_in(m, q_norm), k = mixed_in(m, k_norm),
-                  rows = mixed_inout(
-                      m, qkv, mixed_rows(m->step->n_rows, (a->n_heads + 2 * a->n_kv_heads) * a->head_dim));
+                  rows = mixed_inout(m, qkv,
+                                     mixed_rows(m->step->n_rows, attention_qkv_heads(a) * a->head_dim));
     side->ops->rope_store(side, rows, q, k, kv->inner[m->side], mixed_inner_layer(m, layer));
 }
 

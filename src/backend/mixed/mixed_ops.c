@@ -289,6 +289,7 @@ void mixed_experts(struct backend *be, struct floats y, const struct expert_laye
     own.gate_up = layer->gate_up->inner;
     own.down = layer->down->inner;
     own.bias = mixed_in(m, layer->bias);
+    own.factors = mixed_in(m, layer->factors);
     struct floats from = mixed_in(m, x), to = layer->has_base ? mixed_inout(m, y, n) : mixed_out(m, y, n);
     struct floats own_scores = mixed_inout(m, scores,
                                            mixed_rows(n_rows, layer->gate_up->n_experts + layer->gates_base));

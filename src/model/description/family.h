@@ -82,6 +82,9 @@ struct family {
     const char *(*find_gguf_fault)(const struct model_desc *desc);
     bool has_window_layers; /* its architecture has layers with and layers without a window */
     bool has_exact_yarn;    /* its architecture means YaRN with an exact ramp */
+    /* The divisors of rotary frequencies in GGUF are those of the layers without a window, and must be there; else they
+     * are those of all layers. */
+    bool has_whole_divisors;
     /* transformers scales the embeddings after its embedding module, and so PEFT's soft prompts; else within it. */
     bool scales_soft_prompts;
     const struct tensor_names *layouts; /* family_layout() chooses; at least one is_gguf */
@@ -110,12 +113,12 @@ struct family {
 #define FOR_EACH_FAMILY(f)                                                                                   \
     f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(MINISTRAL3) f(INTERNLM2) f(INTERNLM3) f(BAICHUAN)     \
         f(PANGU_EMBEDDED) f(GRANITE) f(GRANITE_DENSE) f(GRANITE_MOE) f(PHI3) f(GEMMA) f(GEMMA2) f(GEMMA3)    \
-            f(SEED_OSS) f(SMOLLM3) f(MINICPM3) f(STABLELM) f(STARCODER2) f(OLMO2) f(EXAONE) f(ERNIE)         \
-                f(ERNIE_MOE) f(EXAONE4) f(PHI2) f(GPT_NEOX) f(GPTJ) f(COHERE) f(COHERE2) f(FALCON) f(OPT)    \
-                    f(QWEN1) f(QWEN2) f(QWEN3) f(QWEN2_VL) f(QWEN3_VL) f(QWEN2_MOE) f(QWEN3_MOE)             \
-                        f(QWEN3_VL_MOE) f(GLM4_MOE) f(DEEPSEEK_V2) f(DEEPSEEK_V3) f(GLM4_MOE_LITE)           \
-                            f(MIXTRAL) f(GPT_OSS) f(MINIMAX_M2) f(OLMOE) f(BERT) f(ROBERTA) f(GPT2)          \
-                                f(GPT_BIGCODE) f(BLOOM_POST) f(BLOOM) f(PANGU)
+            f(GEMMA4) f(GEMMA4_MOE) f(SEED_OSS) f(SMOLLM3) f(MINICPM3) f(STABLELM) f(STARCODER2) f(OLMO2)    \
+                f(EXAONE) f(ERNIE) f(ERNIE_MOE) f(EXAONE4) f(PHI2) f(GPT_NEOX) f(GPTJ) f(COHERE) f(COHERE2)  \
+                    f(FALCON) f(OPT) f(QWEN1) f(QWEN2) f(QWEN3) f(QWEN2_VL) f(QWEN3_VL) f(QWEN2_MOE)         \
+                        f(QWEN3_MOE) f(QWEN3_VL_MOE) f(GLM4_MOE) f(DEEPSEEK_V2) f(DEEPSEEK_V3)               \
+                            f(GLM4_MOE_LITE) f(MIXTRAL) f(GPT_OSS) f(MINIMAX_M2) f(OLMOE) f(BERT) f(ROBERTA) \
+                                f(GPT2) f(GPT_BIGCODE) f(BLOOM_POST) f(BLOOM) f(PANGU)
 
 #define DECLARE_FAMILY(name) extern const struct family FAMILY_##name;
 FOR_EACH_FAMILY(DECLARE_FAMILY)

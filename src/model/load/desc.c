@@ -306,23 +306,28 @@ static enum tutti_status read_factor_tensor(float *factors, const struct tensor 
     return st;
 }
 
-/* GGUF has llama3's scaling as a tensor of divisors, for all layers: apply_rope_factors() applies it. */
-static enum tutti_status check_rope_divisors(struct model_desc *d, const struct checkpoint *ck,
-                                             struct tutti_error *err)
+/* GGUF has llama3's scaling, and pairs that do not rotate, as a tensor of divisors: apply_rope_factors() applies it. */
+static enum tutti_status check_rope_divisors(struct model_desc *d, const struct family *family,
+                                             const struct checkpoint *ck, struct tutti_error *err)
 {
     const struct tensor *t = checkpoint_take(ck, GGUF_ROPE_DIVISORS);
-    int n = d->kinds[0].attn.rotary_dim / 2;
-    if (!t)
-        return TUTTI_OK;
-    if (t->n_dims != 1 || t->shape[0] != n || t->dtype != DTYPE_F32)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: expected f32 of shape [%d]", t->file, t->name,
-                         n);
-    for (int i = 0; i < d->n_kinds; i++) {
-        if (d->kinds[i].attn.rotary_dim != 2 * n)
+    int n = 0;
+    if (!t && family->has_whole_divisors)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s is missing", checkpoint_path(ck),
+                         GGUF_ROPE_DIVISORS);
+    for (int i = 0; t && i < d->n_kinds; i++) {
+        struct attn_desc *a = &d->kinds[i].attn;
+        if (family->has_whole_divisors && a->window > 0)
+            continue;
+        if (n > 0 && a->rotary_dim != 2 * n)
             return error_set(err, TUTTI_E_UNSUPPORTED,
                              "%s: tensor %s: the layers differ in the number of rotary dimensions", t->file,
                              t->name);
-        d->kinds[i].attn.rope_scaling.has_divisors = true;
+        n = a->rotary_dim / 2;
+        if (t->n_dims != 1 || t->shape[0] != n || t->dtype != DTYPE_F32)
+            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: expected f32 of shape [%d]", t->file,
+                             t->name, n);
+        a->rope_scaling.has_divisors = true;
     }
     return TUTTI_OK;
 }
@@ -415,7 +420,7 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
     if (is_gguf)
         st = read_longrope_tensors(desc, ck, err);
     if (st == TUTTI_OK && is_gguf)
-        st = check_rope_divisors(desc, ck, err);
+        st = check_rope_divisors(desc, *family, ck, err);
     if (st != TUTTI_OK)
         return st;
     const struct tensor_names *names = family_layout(*family, ck);

@@ -34,13 +34,14 @@ uint64_t model_weights_fingerprint(const struct model *model)
         add_matrix(&sum, model, w->matrix);
         add_floats(&sum, model, w->values, n);
         add_floats(&sum, model, w->bias, n);
+        add(&sum, hash64(0, &w->number, sizeof w->number));
     }
     return sum;
 }
 
 /* A new field of these that affects keys and values must be added here. */
-_Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 1240, "see layer_fingerprint()");
-_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14480, "see model_shape_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 1248, "see layer_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14544, "see model_shape_fingerprint()");
 
 static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_freqs)
 {
@@ -68,6 +69,9 @@ static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_
         r->group_best,    a->has_sinks,
         s->is_exact,      e->has_router_bias,
         e->has_bias,      a->first,
+        a->n_turning,     a->keys_are_values,
+        a->norms_values,  e->has_factors,
+        e->has_norms,
     };
     const double reals[] = {
         (double)a->scale,
@@ -82,6 +86,7 @@ static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_
         (double)r->scale,
         (double)a->latent_norm_eps,
         s->query_growth,
+        (double)e->router_scale,
     };
     uint64_t sum = 0;
     add(&sum, hash64(0, numbers, sizeof numbers));
@@ -105,6 +110,7 @@ uint64_t model_shape_fingerprint(const struct model *model)
         d->has_post_norms,
         d->norms_sums,
         d->has_no_pre_norms,
+        d->has_layer_scale,
         (int64_t)d->ffn_place,
         d->has_output_bias,
         d->has_learned_positions,

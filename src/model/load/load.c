@@ -41,22 +41,23 @@ enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error 
 static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error *err)
 {
     const struct model_desc *d = &l->model->desc;
-    const struct tensor *t = d->kinds[0].attn.rope_scaling.has_divisors
-                                 ? checkpoint_find(l->ck, GGUF_ROPE_DIVISORS)
-                                 : NULL;
-    int n = d->kinds[0].attn.rotary_dim / 2;
+    bool has_any = false;
+    for (int i = 0; i < d->n_kinds; i++)
+        has_any = has_any || d->kinds[i].attn.rope_scaling.has_divisors;
+    const struct tensor *t = has_any ? checkpoint_find(l->ck, GGUF_ROPE_DIVISORS) : NULL;
     if (!t)
         return TUTTI_OK;
     float *factors = weights_to_floats(t, 1);
     if (!factors)
         return load_out_of_memory(l, err);
     enum tutti_status st = TUTTI_OK;
-    for (int j = 0; j < n && st == TUTTI_OK; j++) {
+    for (int64_t j = 0; j < t->shape[0] && st == TUTTI_OK; j++) {
         if (!(factors[j] > 0))
-            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: element %d is not positive", t->file, t->name,
-                           j);
+            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: element %lld is not positive", t->file,
+                           t->name, (long long)j);
         for (int i = 0; i < d->n_kinds && st == TUTTI_OK; i++)
-            l->model->rope_freqs[i][j] /= factors[j];
+            if (d->kinds[i].attn.rope_scaling.has_divisors)
+                l->model->rope_freqs[i][j] /= factors[j];
     }
     free(factors);
     return st;

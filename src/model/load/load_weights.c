@@ -395,6 +395,19 @@ static enum tutti_status add_zero_bias(struct loader *l, struct model_weight *ou
     return out->bias.buffer ? TUTTI_OK : load_out_of_memory(l, err);
 }
 
+static enum tutti_status load_number(struct loader *l, float *out, const struct tensor *tensor,
+                                     struct tutti_error *err)
+{
+    float *value = weights_to_floats(tensor, 1);
+    if (!value)
+        return load_out_of_memory(l, err);
+    *out = value[0];
+    free(value);
+    l->model->n_params++;
+    progress(l, tensor);
+    return TUTTI_OK;
+}
+
 static enum tutti_status load_weight(struct loader *l, const struct slot_at *at, struct tutti_error *err)
 {
     struct model_weight *out = model_weight(l->model, at->slot, at->layer);
@@ -407,6 +420,8 @@ static enum tutti_status load_weight(struct loader *l, const struct slot_at *at,
     if (l->model->group && !l->is_cut)
         part = split_part(&l->model->group->split, &l->model->desc, &target);
     enum tutti_status st = weights_find(&w, stored_desc(l), l->names, l->ck, at, err);
+    if (st == TUTTI_OK && slot_info(at->slot)->kind == SLOT_NUMBER)
+        return load_number(l, &out->number, w.parts[0], err);
     if (st == TUTTI_OK)
         st = upload(l, &out->values, w.parts[0], w.n_out, w.is_less_one ? 1 : 0,
                     part.kind == SPLIT_ELEMENTS ? &part.runs[0] : NULL, err);

@@ -343,6 +343,9 @@ static enum tutti_status make_weight(struct maker *m, const struct slot_at *at, 
     struct slot_shape shape = slot_shape(&m->model->local, slot, at->layer);
     size_t n = (size_t)shape.n_out * (size_t)shape.n_in;
     weight_part_begin(m->model, slot, at->layer);
+    out->number = 1;
+    if (slot_info(slot)->kind == SLOT_NUMBER)
+        return TUTTI_OK;
     if (slot_info(slot)->kind == SLOT_MATRIX)
         return make_matrix(m, &out->matrix, at, err);
     enum tutti_status st = make_vector(m, &out->values, n, slot_info(slot)->kind == SLOT_NORM ? 1 : 0.01f,

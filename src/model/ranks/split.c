@@ -229,7 +229,7 @@ static bool owned(struct split_range *out, int *unit, const struct split *s, con
 {
     const struct split_layer *own = &s->kinds[d->kind_of[layer]];
     const struct attn_desc *a = &model_layer(d, layer)->attn;
-    bool is_of_heads = dim == DIM_QUERIES || dim == DIM_KV;
+    bool is_of_heads = dim == DIM_QUERIES || dim == DIM_KV || dim == DIM_VALUES;
     *unit = is_of_heads               ? a->head_dim
             : dim == DIM_ATTENDED     ? attn_value_dim(a)
             : dim == DIM_LATENT_HEADS ? a->n_latent
@@ -241,6 +241,7 @@ static bool owned(struct split_range *out, int *unit, const struct split *s, con
         *out = own->heads;
         return true;
     case DIM_KV:
+    case DIM_VALUES:
         *out = own->kv_heads;
         return true;
     case DIM_HEADS:
@@ -266,8 +267,8 @@ static bool owned(struct split_range *out, int *unit, const struct split *s, con
 static bool is_dealt_out(enum dim dim)
 {
     return dim == DIM_QUERIES || dim == DIM_ATTENDED || dim == DIM_LATENT_HEADS || dim == DIM_KV ||
-           dim == DIM_HEADS || dim == DIM_FF || dim == DIM_EXPERT_FF || dim == DIM_SHARED_FF ||
-           dim == DIM_VOCAB;
+           dim == DIM_VALUES || dim == DIM_HEADS || dim == DIM_FF || dim == DIM_EXPERT_FF ||
+           dim == DIM_SHARED_FF || dim == DIM_VOCAB;
 }
 
 enum split_kind split_kind(enum weight_slot slot)

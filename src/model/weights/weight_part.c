@@ -2,7 +2,7 @@
 
 enum weight_part weight_part_of(const struct model_desc *desc, enum weight_slot slot)
 {
-    if (slot_info(slot)->is_of_experts || slot == SLOT_ROUTER_BIAS)
+    if (slot_info(slot)->is_of_experts || slot == SLOT_ROUTER_BIAS || slot == SLOT_EXPERT_FACTORS)
         return PART_EXPERTS;
     if (slot_info(slot)->is_of_layer)
         return PART_LAYER;

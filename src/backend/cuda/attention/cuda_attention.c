@@ -204,7 +204,7 @@ void cuda_attention(struct backend *be, struct floats y, struct floats qkv, stru
     const struct kind_plan *plan = plan_of(cuda, kind, kernels.wide != N_CUDA_KERNELS);
     struct head_groups groups = head_groups_of(shape);
     size_t n_rows = (size_t)cuda->step->n_rows;
-    int n_in = shape->n_latent > 0 ? shape->n_heads : shape->n_heads + 2 * shape->n_kv_heads;
+    int n_in = shape->n_latent > 0 ? shape->n_heads : attention_qkv_heads(shape);
     struct attention_args args = {
         .y = cuda_floats(y, n_rows * (size_t)(shape->n_heads * value_dim(shape))),
         .q = cuda_floats(qkv, n_rows * (size_t)(n_in * shape->head_dim)),

@@ -251,7 +251,7 @@ void cuda_rope_store(struct backend *be, struct floats qkv, struct floats q_norm
     struct cuda_backend *cuda = cuda_of(be);
     const struct cuda_kind *kind = cuda_kind_of(cuda, layer);
     const struct attention_shape *shape = &kind->shape;
-    int n_heads = shape->n_heads + 2 * shape->n_kv_heads;
+    int n_heads = attention_qkv_heads(shape);
     bool is_joint = shape->norms_all_heads && (q_norm.buffer || k_norm.buffer);
     size_t n_q = (size_t)(is_joint ? shape->n_heads : 1) * (size_t)shape->head_dim;
     size_t n_k = (size_t)(is_joint ? shape->n_kv_heads : 1) * (size_t)shape->head_dim;
@@ -265,6 +265,8 @@ void cuda_rope_store(struct backend *be, struct floats qkv, struct floats q_norm
         .rotary_dim = shape->rotary_dim,
         .rope = (int32_t)shape->rope,
         .has_joint_norms = is_joint,
+        .keys_are_values = shape->keys_are_values,
+        .norms_values = shape->norms_values,
         .eps = shape->qk_norm_eps,
     };
     cuda_launch(cuda, CUDA_KERNEL_rope_store, grid_of(cuda, is_joint ? 1 : n_heads), &args, sizeof args);

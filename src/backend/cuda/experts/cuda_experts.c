@@ -132,6 +132,7 @@ static struct route_args route_args(struct cuda_backend *cuda, const struct expe
     args.counts = cuda->rows.counts;
     args.scores = scores;
     args.bias = cuda_floats(layer->bias, (size_t)r->n_experts);
+    args.factors = cuda_floats(layer->factors, (size_t)r->n_experts);
     args.ids = e->ids;
     args.weights = e->weights;
     args.n_rows_of = e->n_rows_of;

@@ -127,6 +127,17 @@ DEVICE void store_head(const struct kv_place *p, int row, int kv_head, bool is_v
     store_elements(to, scale, p->type, x, n, is_value ? CUDA_KV_PAGE : 1);
 }
 
+/* Warp: stores a key x, multiplied by scale, as a value. */
+DEVICE void store_as_value(const struct kv_place *p, struct head_row *own, int row, int kv_head,
+                           const float *x, float scale)
+{
+    for (int d = lane_id(); d < p->head_dim; d += WARP)
+        own->x[d] = x[d] * scale;
+    warp_sync();
+    store_head(p, row, kv_head, true, own->x);
+    warp_sync();
+}
+
 /* ---- kernels ---- */
 
 /* Blocks: x rows, y parts of KV_WARPS heads of q, k and v. */
@@ -136,7 +147,7 @@ KERNEL(rope_store, struct rope_store_args, KV_THREADS)
     SHARED(float, joint, 2);
     struct head_row *own = &heads[warp_id()];
     const struct kv_place *p = &a.place;
-    int row = block_id(), n = p->head_dim, n_heads = a.n_heads + 2 * p->n_kv_heads;
+    int row = block_id(), n = p->head_dim, n_heads = a.n_heads + (a.keys_are_values ? 1 : 2) * p->n_kv_heads;
     if (!row_is_there(p, row))
         return;
     float *qkv = a.qkv + (int64_t)row * n_heads * n;
@@ -157,15 +168,18 @@ KERNEL(rope_store, struct rope_store_args, KV_THREADS)
         int kv_head = is_query ? 0 : (h - a.n_heads) % p->n_kv_heads;
         float *x = qkv + h * n;
         const float *norm = is_value ? NULL : is_query ? a.q_norm : a.k_norm;
+        bool is_both = a.keys_are_values && !is_query; /* a key that is a value, too */
         float scale = 1;
-        if (norm && !a.has_joint_norms)
+        if ((norm && !a.has_joint_norms) || (a.norms_values && (is_value || is_both)))
             scale = norm_scale(x, n, a.eps);
+        if (is_both)
+            store_as_value(p, own, row, kv_head, x, a.norms_values ? scale : 1);
         if (norm && a.has_joint_norms) {
             scale = joint[is_query ? 0 : 1];
             norm += (is_query ? h : kv_head) * n;
         }
         for (int d = lane_id(); d < n; d += WARP)
-            own->x[d] = norm ? x[d] * scale * norm[d] : x[d];
+            own->x[d] = norm ? x[d] * scale * norm[d] : is_value ? x[d] * scale : x[d];
         warp_sync();
         for (int d = lane_id(); d < n; d += WARP) {
             own->rotated[d] = is_value ? own->x[d] : rotate(own->x, cos_sin, d, a.rotary_dim, a.rope);

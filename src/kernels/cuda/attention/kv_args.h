@@ -20,13 +20,13 @@ struct kv_place {
 
 struct rope_store_args {
     struct kv_place place;
-    float *qkv;                   /* [rows][n_heads + 2 n_kv_heads][head_dim] */
+    float *qkv;                   /* [rows][n_heads, k, v: n_kv_heads][head_dim]; no v with keys_are_values */
     const float *q_norm, *k_norm; /* or NULL */
     const float *cos_sin;         /* [rows][rotary_dim] */
     int32_t n_heads, rotary_dim, rope;
-    int32_t has_joint_norms; /* over all heads of q, or k; then a grid has one block in y */
+    int32_t has_joint_norms;               /* over all heads of q, or k; then a grid has one block in y */
+    int32_t keys_are_values, norms_values; /* of struct attention_shape */
     float eps;
-    uint32_t padding;
 };
 
 /* What a row gets from the prefix of its adapter, instead of its own keys and values. */

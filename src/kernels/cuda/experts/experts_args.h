@@ -13,7 +13,7 @@
 struct route_args {
     const struct step_counts *counts; /* rows from n_rows on are padding, which chooses no expert */
     const float *scores;              /* [rows][n_scores]: the router's logits */
-    const float *bias;                /* [n_experts]; NULL: none */
+    const float *bias, *factors;      /* [n_experts]; NULL: none */
     int32_t *ids;                     /* [rows][n_chosen]; -1: none */
     float *weights;                   /* [rows][n_chosen] */
     uint32_t *n_rows_of; /* [n_experts]: is increased by the rows that use the expert; NULL: none */

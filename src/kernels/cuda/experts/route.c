@@ -136,7 +136,8 @@ DEVICE void weigh(const struct route_args *a, const float *scores, const uint32_
             int at = n + __builtin_popcount(all & ((1u << lane_id()) - 1));
             float weight = a->is_normed ? divide_exact(scores[i], sum) : scores[i];
             ids[at] = i;
-            weights[at] = a->scale != 0 ? weight * a->scale : weight;
+            weight = a->scale != 0 ? weight * a->scale : weight;
+            weights[at] = a->factors ? weight * a->factors[i] : weight;
             if (a->n_rows_of)
                 atomic_add_u32(&a->n_rows_of[i], 1);
         }

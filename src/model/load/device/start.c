@@ -42,6 +42,8 @@ static enum tutti_status open_backend(struct model *model, const struct tutti_mo
             .window = a->window,
             .first = a->first,
             .norms_all_heads = a->norms_all_heads,
+            .keys_are_values = a->keys_are_values,
+            .norms_values = a->norms_values,
             .qk_norm_eps = a->n_latent > 0 ? a->latent_norm_eps : d->norm_eps,
         };
         if (!a->has_alibi)
