@@ -746,7 +746,7 @@ def test_a_bench_ratio_of_one_round_is_that_of_its_speeds():
 def test_bench_names_a_wrong_shape():
     said = wrong("bench", "--shape", "chatglm9")
     for shape in ("chatglm-6b", "chatglm2-6b", "chatglm3-6b", "glm-4-9b", "llama-7b", "llama-3-8b", "qwen2.5-7b", "gpt2",
-                  "qwen3-30b-a3b", "glm-4.5-air", "deepseek-v2-lite", "glm-4.7-flash", "phi-4-mini", "gemma-3-4b", "tiny"):
+                  "qwen3-30b-a3b", "glm-4.5-air", "deepseek-v2-lite", "glm-4.7-flash", "phi-4-mini", "gemma-3-4b", "gemma-4-26b-a4b", "tiny"):
         assert shape in said
     assert "--context: found 2100, expected at most 2047" in wrong("bench", DEMO, "--context", "2100")
 

@@ -78,7 +78,7 @@ def test_parameters_that_a_token_uses_are_told_from_all():
     """The figures that the publishers give; those of GLM are without embedding and output matrix, 1.2 billion."""
     for name, everything, active in (("qwen3-30b-a3b", 30.5, 3.3), ("glm-4.5-air", 105.7 + 1.2, 12.1 + 1.2),
                                      ("deepseek-v2-lite", 15.7, 2.4), ("phi-4-mini", 3.84, 3.84), ("gemma-3-4b", 3.88, 3.88),
-                                     ("gpt-oss-20b", 20.9, 3.6 + 0.6)):  # without the embedding
+                                     ("gemma-4-26b-a4b", 25.2, 3.8), ("gpt-oss-20b", 20.9, 3.6 + 0.6)):  # without the embedding
         said = plan(name)
         assert abs(said["params"] / 1e9 - everything) < 0.1 and abs(said["active_params"] / 1e9 - active) < 0.3
         active = f", {said['active_params'] / 1e9:.2f} billion active for each" if said["active_params"] < said["params"] else ""

@@ -47,6 +47,27 @@
         .d_ff = 10240, .has_gate = true, .activation = ACT_GELU_TANH                                         \
     }
 
+/* The router's logits are divided by the root of d_model. */
+#define GEMMA4_LAYER(...)                                                                                    \
+    {                                                                                                        \
+        .attn = { .n_heads = 16,                                                                             \
+                  .rope = ROPE_HALF,                                                                         \
+                  .scale = 1,                                                                                \
+                  .has_qk_norm = true,                                                                       \
+                  .norms_values = true,                                                                      \
+                  __VA_ARGS__ },                                                                             \
+        .ffn = {                                                                                             \
+            .has_gate = true,                                                                                \
+            .activation = ACT_GELU_TANH,                                                                     \
+            .experts = { .routing = { .n_experts = 128, .n_chosen = 8, .is_normed = true },                  \
+                         .d_ff = 704,                                                                        \
+                         .d_shared = 2112,                                                                   \
+                         .has_factors = true,                                                                \
+                         .has_norms = true,                                                                  \
+                         .router_scale = 0.018844459f }                                                      \
+        }                                                                                                    \
+    }
+
 #define GPT_OSS_LAYER(positions)                                                                             \
     {                                                                                                        \
         .attn = { .n_heads = 64,                                                                             \
@@ -189,6 +210,24 @@ static const struct shape {
         .tied_output = true,
         .n_kinds = 2,
         .kinds = { { GEMMA_ATTN(1024, 10000), GEMMA_FFN }, { GEMMA_ATTN(0, 1000000), GEMMA_FFN } },
+        .kind_of = { [5] = 1, [11] = 1, [17] = 1, [23] = 1, [29] = 1 } } },
+    /* Gemma 4 26B-A4B: without a window, a quarter of the pairs of a head rotate, and keys are values. */
+    { "gemma-4-26b-a4b",
+      { .n_layers = 30,
+        .d_model = 2816,
+        .n_vocab = 262144,
+        .n_ctx = 262144,
+        .norm_eps = 1e-6f,
+        .has_post_norms = true,
+        .has_layer_scale = true,
+        .embedding_scale = 53.065998f,
+        .logit_softcap = 30,
+        .tied_output = true,
+        .n_kinds = 2,
+        .kinds = { GEMMA4_LAYER(.n_kv_heads = 8, .head_dim = 256, .window = 1024, .rotary_dim = 256,
+                                .rope_theta = 10000),
+                   GEMMA4_LAYER(.n_kv_heads = 2, .head_dim = 512, .rotary_dim = 512, .n_turning = 64,
+                                .rope_theta = 1000000, .keys_are_values = true) },
         .kind_of = { [5] = 1, [11] = 1, [17] = 1, [23] = 1, [29] = 1 } } },
     /* gpt-oss-20b, with the types of its GGUF file. */
     { "gpt-oss-20b",
