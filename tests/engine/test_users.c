@@ -55,6 +55,12 @@ static size_t make_prompt(int32_t *ids, const char *name, int user)
     return n;
 }
 
+/* On a card half of the users, of both ways to choose tokens, are compared with the only one. */
+static bool is_compared(int user)
+{
+    return !on_card() || user % 4 < 2;
+}
+
 /* Returns the number of steps. */
 static uint64_t ask_users(struct collect *answers, const struct user_model *m, bool is_together)
 {
@@ -75,11 +81,13 @@ static uint64_t ask_users(struct collect *answers, const struct user_model *m, b
         request.sampling.has_seed = true;
         request.sampling.seed = (uint64_t)i;
         collect_init(&answers[i]);
+        if (!is_together && !is_compared(i))
+            continue;
         collect_submit(&answers[i], engine, &request);
         if (!is_together)
             collect_wait(&answers[i]);
     }
-    for (int i = 0; i < N_USERS; i++)
+    for (int i = 0; is_together && i < N_USERS; i++)
         collect_wait(&answers[i]);
     struct tutti_stats stats;
     tutti_engine_stats(engine, &stats);
@@ -105,10 +113,12 @@ static void sixty_four_users_have_the_bits_of_one(void **state)
             continue;
         uint64_t n_single = ask_users(single, m, false), n_together = ask_users(together, m, true);
         if (on_card()) /* where a step takes longer than submitting all requests */
-            assert_in_range(n_together, 1, n_single / 8);
+            assert_in_range(n_together, 1, n_single / 4);
         for (int i = 0; i < N_USERS; i++) {
-            check_same(m, i, &together[i].choices[0].ids, &single[i].choices[0].ids);
-            check_same(m, i, &together[i].choices[0].logprob_bits, &single[i].choices[0].logprob_bits);
+            if (is_compared(i)) {
+                check_same(m, i, &together[i].choices[0].ids, &single[i].choices[0].ids);
+                check_same(m, i, &together[i].choices[0].logprob_bits, &single[i].choices[0].logprob_bits);
+            }
             collect_clear(&single[i]);
             collect_clear(&together[i]);
         }
