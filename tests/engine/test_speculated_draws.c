@@ -182,6 +182,7 @@ static void greedy_texts_are_the_same(void **state)
     int n = scaled(16, 200);
     tutti_model *model = open_model(NULL), *draft = open_model("q2_k");
     struct collect *want = calloc((size_t)n, sizeof *want), *got = calloc((size_t)n, sizeof *got);
+    uint64_t n_rejected = 0;
     ask_all(model, (struct tutti_engine_options){ .max_seqs = 1 }, want, n);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct tutti_engine_options options = { .max_seqs = cases[i].max_seqs,
@@ -201,8 +202,10 @@ static void greedy_texts_are_the_same(void **state)
             (unsigned long long)stats.n_steps, (unsigned long long)stats.n_accepted_drafts,
             (unsigned long long)stats.n_accepted_model_drafts, (unsigned long long)stats.n_rejected_drafts,
             (unsigned long long)stats.n_rejected_model_drafts);
-        assert_true(stats.n_accepted_drafts > 0 && stats.n_rejected_drafts > 0);
+        assert_true(stats.n_accepted_drafts > 0);
+        n_rejected += stats.n_rejected_drafts;
     }
+    assert_true(n_rejected > 0); /* of a single case it is chance: both kinds of drafts may rarely come together */
     for (int k = 0; k < n; k++)
         collect_clear(&want[k]);
     free(want);
