@@ -205,7 +205,7 @@ static void greedy_texts_are_the_same(void **state)
         assert_true(stats.n_accepted_drafts > 0);
         n_rejected += stats.n_rejected_drafts;
     }
-    assert_true(n_rejected > 0); /* of a single case it is chance: both kinds of drafts may rarely come together */
+    assert_true(n_rejected > 0); /* of a single case it is chance: "both" may have few drafts */
     for (int k = 0; k < n; k++)
         collect_clear(&want[k]);
     free(want);
