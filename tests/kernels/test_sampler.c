@@ -505,7 +505,7 @@ static void huge_logits_and_settings_stay_defined(void **state)
     sampler_free(sampler);
 }
 
-/* A penalty makes huge logits infinite; a large top-k then has fewer tokens to keep than it asks for. */
+/* A penalty makes huge logits infinite; then fewer tokens stay finite than a large top-k keeps. */
 static void infinite_logits_are_fewer_than_top_k(void **state)
 {
     (void)state;

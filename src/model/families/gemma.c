@@ -9,22 +9,9 @@
 #include <math.h>
 #include <string.h>
 
-#define LAYER "model.layers.%d."
 #define NAMES_GEMMA                                                                                          \
-    .of[SLOT_EMBEDDING] = { "model.embed_tokens.weight" }, .of[SLOT_OUTPUT] = { "lm_head.weight" },          \
-    .of[SLOT_OUTPUT_NORM] = { "model.norm.weight" },                                                         \
-    .of[SLOT_ATTN_NORM] = { LAYER "input_layernorm.weight" },                                                \
-    .of[SLOT_ATTN_POST_NORM] = { LAYER "post_attention_layernorm.weight" },                                  \
-    .of[SLOT_FFN_NORM] = { LAYER "pre_feedforward_layernorm.weight" },                                       \
-    .of[SLOT_FFN_POST_NORM] = { LAYER "post_feedforward_layernorm.weight" },                                 \
-    .of[SLOT_QKV] = { LAYER "self_attn.q_proj.weight", LAYER "self_attn.k_proj.weight",                      \
-                      LAYER "self_attn.v_proj.weight" },                                                     \
-    .of[SLOT_ATTN_OUT] = { LAYER "self_attn.o_proj.weight" },                                                \
-    .of[SLOT_GATE_UP] = { LAYER "mlp.gate_proj.weight", LAYER "mlp.up_proj.weight" },                        \
-    .of[SLOT_DOWN] = { LAYER "mlp.down_proj.weight" }, .has_norms_less_one = true
-#define NAMES_GEMMA_GGUF                                                                                     \
-    NAMES_GGUF, NAMES_GGUF_GATE_UP, .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },      \
-                                    .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" }
+    NAMES_GEMMA_BUT_MLP, NAMES_TRANSFORMERS_GATE_UP, NAMES_TRANSFORMERS_DOWN, .has_norms_less_one = true
+#define NAMES_GEMMA_GGUF NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_POST_NORMS
 
 static const struct tensor_names GEMMA_LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, .has_norms_less_one = true },

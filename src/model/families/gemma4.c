@@ -12,22 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYER "model.layers.%d."
-#define NAMES_GEMMA4                                                                                         \
-    .of[SLOT_EMBEDDING] = { "model.embed_tokens.weight" }, .of[SLOT_OUTPUT] = { "lm_head.weight" },          \
-    .of[SLOT_OUTPUT_NORM] = { "model.norm.weight" },                                                         \
-    .of[SLOT_ATTN_NORM] = { LAYER "input_layernorm.weight" },                                                \
-    .of[SLOT_ATTN_POST_NORM] = { LAYER "post_attention_layernorm.weight" },                                  \
-    .of[SLOT_FFN_NORM] = { LAYER "pre_feedforward_layernorm.weight" },                                       \
-    .of[SLOT_FFN_POST_NORM] = { LAYER "post_feedforward_layernorm.weight" },                                 \
-    .of[SLOT_QKV] = { LAYER "self_attn.q_proj.weight", LAYER "self_attn.k_proj.weight",                      \
-                      LAYER "self_attn.v_proj.weight" },                                                     \
-    .of[SLOT_ATTN_OUT] = { LAYER "self_attn.o_proj.weight" },                                                \
-    .of[SLOT_LAYER_SCALE] = { LAYER "layer_scalar" }, NAMES_QK_NORMS
+#define LAYER        "model.layers.%d."
+#define NAMES_GEMMA4 NAMES_GEMMA_BUT_MLP, NAMES_QK_NORMS, .of[SLOT_LAYER_SCALE] = { LAYER "layer_scalar" }
 #define NAMES_GEMMA4_GGUF                                                                                    \
-    NAMES_GGUF, NAMES_GGUF_QK_NORMS, .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },     \
-                                     .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" },            \
-                                     .of[SLOT_LAYER_SCALE] = { "blk.%d.layer_output_scale.weight" }
+    NAMES_GGUF, NAMES_GGUF_QK_NORMS, NAMES_GGUF_POST_NORMS,                                                  \
+        .of[SLOT_LAYER_SCALE] = { "blk.%d.layer_output_scale.weight" }
 #define NAMES_GEMMA4_GGUF_MOE                                                                                \
     NAMES_GEMMA4_GGUF, .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },                                  \
                        .of[SLOT_ROUTER_NORM] = { "blk.%d.ffn_gate_inp.scale" },                              \
@@ -39,8 +28,7 @@
                        .of[SLOT_SHARED_DOWN] = { "blk.%d.ffn_down.weight" }
 
 static const struct tensor_names LAYOUTS[] = {
-    { NAMES_GEMMA4, .of[SLOT_GATE_UP] = { LAYER "mlp.gate_proj.weight", LAYER "mlp.up_proj.weight" },
-      .of[SLOT_DOWN] = { LAYER "mlp.down_proj.weight" } },
+    { NAMES_GEMMA4, NAMES_TRANSFORMERS_GATE_UP, NAMES_TRANSFORMERS_DOWN },
     LAYOUTS_GGUF(NAMES_GEMMA4_GGUF, NAMES_GGUF_GATE_UP),
 };
 
@@ -119,13 +107,11 @@ struct two_kinds {
     struct attn_desc *plain, *windowed; /* NULL: no layer is so */
 };
 
-static struct two_kinds split_kinds(struct model_desc *d, const bool *slides, int window)
+static struct two_kinds find_kinds(struct model_desc *d)
 {
-    struct layer_split split = describe_split(d, slides);
-    struct two_kinds kinds = { split.plain >= 0 ? &d->kinds[split.plain].attn : NULL,
-                               split.marked >= 0 ? &d->kinds[split.marked].attn : NULL };
-    if (kinds.windowed)
-        kinds.windowed->window = window;
+    struct two_kinds kinds = { NULL, NULL };
+    for (int i = 0; i < d->n_kinds; i++)
+        *(d->kinds[i].attn.window > 0 ? &kinds.windowed : &kinds.plain) = &d->kinds[i].attn;
     return kinds;
 }
 
@@ -172,22 +158,6 @@ static void expect_causal(struct config *c)
     const char *text = json_string_value(value);
     if (value && !json_is_false(value) && (!text || strcmp(text, "vision") != 0))
         config_unsupported(c, KEY, "another value than \"vision\" or null");
-}
-
-/* Which layers have the window. The last one has none: transformers takes it away. */
-static void read_layer_types(const struct model_desc *d, struct config *c, bool *slides)
-{
-    const json_t *types = config_find(c, "layer_types");
-    if (types && json_array_size(types) != (size_t)d->n_layers)
-        config_unsupported(c, "layer_types", "a list of another length than the number of layers");
-    for (int i = 0; i < d->n_layers; i++) {
-        const char *type = json_string_value(json_array_get(types, (size_t)i));
-        slides[i] = types ? type && strcmp(type, "sliding_attention") == 0 : (i + 1) % PERIOD != 0;
-        if (types && !slides[i] && (!type || strcmp(type, "full_attention") != 0))
-            config_unsupported(c, "layer_types", "another kind than sliding_attention and full_attention");
-    }
-    if (slides[d->n_layers - 1])
-        config_unsupported(c, "layer_types", "a window of the last layer");
 }
 
 /* The rotation of layers of one kind. Pairs that do not rotate come last in each half of a head. */
@@ -300,7 +270,6 @@ static void describe_config(struct model_desc *d, struct config *c)
                                                            .is_tied = true,
                                                            .activation_key = "hidden_activation",
                                                            .activation = ACT_GELU_TANH };
-    bool slides[LIMIT_LAYERS] = { false };
     refuse_small_models(c);
     expect_causal(c);
     if (config_has(c, "rope_theta") || config_has_object(c, "rope_scaling"))
@@ -312,8 +281,10 @@ static void describe_config(struct model_desc *d, struct config *c)
     a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", false);
     d->has_layer_scale = true;
     d->logit_softcap = (float)config_float_or(c, "final_logit_softcapping", 1e-3, 1e6, 0);
-    read_layer_types(d, c, slides);
-    struct two_kinds kinds = split_kinds(d, slides, config_int_or(c, "sliding_window", 1, INT32_MAX, 512));
+    describe_layer_periods(d, c, config_int_or(c, "sliding_window", 1, INT32_MAX, 512), PERIOD);
+    if (model_layer(d, d->n_layers - 1)->attn.window > 0) /* transformers takes it away */
+        config_unsupported(c, "layer_types", "a window of the last layer");
+    struct two_kinds kinds = find_kinds(d);
     read_plain_heads(d, c, kinds.plain);
     if (kinds.plain)
         read_rope(kinds.plain, c, "full_attention", "proportional", 1e6, 0.25);
@@ -338,7 +309,11 @@ static struct two_kinds read_gguf_layers(struct model_desc *d, struct config *c)
     else
         for (size_t i = 0; i < n; i++)
             slides[i] = gguf_array_int(pattern, i) != 0;
-    struct two_kinds kinds = split_kinds(d, slides, config_int(c, "attention.sliding_window", 1, INT32_MAX));
+    struct layer_split split = describe_split(d, slides);
+    int window = config_int(c, "attention.sliding_window", 1, INT32_MAX);
+    if (split.marked >= 0)
+        d->kinds[split.marked].attn.window = window;
+    struct two_kinds kinds = find_kinds(d);
     if (heads && (gguf_array_type(heads) == GGUF_STRING || gguf_array_n(heads) != n)) {
         config_unsupported(c, KV_HEADS_KEY, "an array of another length than the number of layers");
         return kinds;

@@ -13,9 +13,7 @@ static const struct tensor_names GLM4_LAYOUTS[] = {
     { NAMES_TRANSFORMERS, .of[SLOT_GATE_UP] = { "model.layers.%d.mlp.gate_up_proj.weight" },
       .of[SLOT_ATTN_POST_NORM] = { "model.layers.%d.post_self_attn_layernorm.weight" },
       .of[SLOT_FFN_POST_NORM] = { "model.layers.%d.post_mlp_layernorm.weight" } },
-    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_UP,
-                 .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },
-                 .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" }),
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_UP, NAMES_GGUF_POST_NORMS),
 };
 
 static bool is_glm(const json_t *config)

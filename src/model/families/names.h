@@ -17,6 +17,21 @@
     .of[SLOT_ATTN_OUT] = { "model.layers.%d.self_attn.o_proj.weight" }
 #define NAMES_TRANSFORMERS_DOWN .of[SLOT_DOWN] = { "model.layers.%d.mlp.down_proj.weight" }
 
+/* Gemma since 2: norms before and after both blocks; without the matrices of the feed-forward block. */
+#define NAMES_GEMMA_BUT_MLP                                                                                  \
+    .of[SLOT_EMBEDDING] = { "model.embed_tokens.weight" }, .of[SLOT_OUTPUT] = { "lm_head.weight" },          \
+    .of[SLOT_OUTPUT_NORM] = { "model.norm.weight" },                                                         \
+    .of[SLOT_ATTN_NORM] = { "model.layers.%d.input_layernorm.weight" },                                      \
+    .of[SLOT_ATTN_POST_NORM] = { "model.layers.%d.post_attention_layernorm.weight" },                        \
+    .of[SLOT_FFN_NORM] = { "model.layers.%d.pre_feedforward_layernorm.weight" },                             \
+    .of[SLOT_FFN_POST_NORM] = { "model.layers.%d.post_feedforward_layernorm.weight" },                       \
+    .of[SLOT_QKV] = { "model.layers.%d.self_attn.q_proj.weight", "model.layers.%d.self_attn.k_proj.weight",  \
+                      "model.layers.%d.self_attn.v_proj.weight" },                                           \
+    .of[SLOT_ATTN_OUT] = { "model.layers.%d.self_attn.o_proj.weight" }
+#define NAMES_GGUF_POST_NORMS                                                                                \
+    .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },                                      \
+    .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" }
+
 #define NAMES_TRANSFORMERS_GATE_UP                                                                           \
     .of[SLOT_GATE_UP] = { "model.layers.%d.mlp.gate_proj.weight", "model.layers.%d.mlp.up_proj.weight" }
 

@@ -18,9 +18,7 @@ static const struct tensor_names LAYOUTS[] = {
       NAMES_TRANSFORMERS_GATE_UP,
       .of[SLOT_DOWN] = { LAYER "mlp.down_proj.weight" },
       .of[SLOT_FFN_POST_NORM] = { LAYER "post_feedforward_layernorm.weight" } },
-    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_QK_NORMS,
-                 .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },
-                 .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" }),
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_QK_NORMS, NAMES_GGUF_POST_NORMS),
 };
 
 static bool is_olmo2(const json_t *config)
