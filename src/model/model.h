@@ -36,7 +36,7 @@ struct attn_desc {
     int window;            /* a position attends to this many, itself included; 0: to all before it */
     enum rope_kind rope;
     int rotary_dim;
-    int n_turning; /* of the rotary_dim / 2 pairs only the first so many rotate (their frequencies do not change); 0: all */
+    int n_rotating; /* of the rotary_dim / 2 pairs only the first so many rotate (their frequencies do not change); 0: all */
     double rope_theta;
     bool has_half_freqs; /* rotary frequencies are rounded to half precision */
     struct rope_scaling {

@@ -408,7 +408,7 @@ static enum tutti_status plan_values(struct converter *c, const char *name, cons
 
 /* Divisors of pairs of layers without a window that do not rotate: llama.cpp has no kind of rotation that leaves some in
  * place. */
-static enum tutti_status plan_still_pairs(struct converter *c, struct tutti_error *err)
+static enum tutti_status plan_unrotated_pairs(struct converter *c, struct tutti_error *err)
 {
     const struct attn_desc *a = NULL;
     for (int i = 0; i < c->desc.n_kinds; i++)
@@ -418,7 +418,7 @@ static enum tutti_status plan_still_pairs(struct converter *c, struct tutti_erro
     if (!c->rope_factors)
         return error_out_of_memory(checkpoint_path(c->ck), err);
     for (int j = 0; j < n; j++)
-        c->rope_factors[j] = a->n_turning == 0 || j < a->n_turning ? 1 : 1e30f;
+        c->rope_factors[j] = a->n_rotating == 0 || j < a->n_rotating ? 1 : 1e30f;
     return plan_values(c, GGUF_ROPE_DIVISORS, c->rope_factors, n, err);
 }
 
@@ -428,8 +428,8 @@ static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_err
     const struct tensor *stored = checkpoint_find(c->ck, GGUF_ROPE_DIVISORS);
     if (stored)
         return plan_tensor(c, GGUF_ROPE_DIVISORS, 0, stored, false, err);
-    if (c->family->has_whole_divisors)
-        return plan_still_pairs(c, err);
+    if (c->family->has_global_divisors)
+        return plan_unrotated_pairs(c, err);
     const struct attn_desc *a = &c->desc.kinds[0].attn;
     const struct rope_scaling *s = &a->rope_scaling;
     if (s->kind == ROPE_SCALING_LONGROPE) {

@@ -84,7 +84,7 @@ struct family {
     bool has_exact_yarn;    /* its architecture means YaRN with an exact ramp */
     /* The divisors of rotary frequencies in GGUF are those of the layers without a window, and must be there; else they
      * are those of all layers. */
-    bool has_whole_divisors;
+    bool has_global_divisors;
     /* transformers scales the embeddings after its embedding module, and so PEFT's soft prompts; else within it. */
     bool scales_soft_prompts;
     const struct tensor_names *layouts; /* family_layout() chooses; at least one is_gguf */

@@ -82,7 +82,7 @@ void model_rope_freqs(const struct attn_desc *a, float *freqs)
         else if (a->rope_scaling.kind == ROPE_SCALING_YARN)
             freq = (float)yarn_scaled(a, &yarn, j, (double)freq);
         freqs[j] = a->has_half_freqs ? half_to_float(float_to_half(freq)) : freq;
-        freqs[j] = a->n_turning > 0 && j >= a->n_turning ? 0 : freqs[j];
+        freqs[j] = a->n_rotating > 0 && j >= a->n_rotating ? 0 : freqs[j];
     }
 }
 

@@ -181,8 +181,8 @@ static void read_rope(struct attn_desc *a, struct config *c, const char *kind, c
         return;
     }
     part = config_float_or(c, KEY("partial_rotary_factor"), 0, 1, is_given ? 1 : part);
-    a->n_turning = (int)floor(part * a->head_dim / 2);
-    if (a->n_turning == 0)
+    a->n_rotating = (int)floor(part * a->head_dim / 2);
+    if (a->n_rotating == 0)
         config_unsupported(c, KEY("partial_rotary_factor"), "a part of a head without a pair");
     double factor = config_float_or(c, KEY("factor"), 1e-3, 1e6, 1);
     if (factor != 1)
@@ -450,7 +450,7 @@ const struct family FAMILY_GEMMA4 = {
     .put_metadata = put_metadata,
     .find_gguf_fault = find_fault,
     .has_window_layers = true,
-    .has_whole_divisors = true,
+    .has_global_divisors = true,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,
@@ -469,7 +469,7 @@ const struct family FAMILY_GEMMA4_MOE = {
     .put_metadata = put_moe_metadata,
     .find_gguf_fault = find_fault,
     .has_window_layers = true,
-    .has_whole_divisors = true,
+    .has_global_divisors = true,
     .layouts = MOE_LAYOUTS,
     .n_layouts = sizeof MOE_LAYOUTS / sizeof *MOE_LAYOUTS,
     .choose_chat = family_no_chat,

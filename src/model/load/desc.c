@@ -312,12 +312,12 @@ static enum tutti_status check_rope_divisors(struct model_desc *d, const struct 
 {
     const struct tensor *t = checkpoint_take(ck, GGUF_ROPE_DIVISORS);
     int n = 0;
-    if (!t && family->has_whole_divisors)
+    if (!t && family->has_global_divisors)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s is missing", checkpoint_path(ck),
                          GGUF_ROPE_DIVISORS);
     for (int i = 0; t && i < d->n_kinds; i++) {
         struct attn_desc *a = &d->kinds[i].attn;
-        if (family->has_whole_divisors && a->window > 0)
+        if (family->has_global_divisors && a->window > 0)
             continue;
         if (n > 0 && a->rotary_dim != 2 * n)
             return error_set(err, TUTTI_E_UNSUPPORTED,

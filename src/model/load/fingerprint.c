@@ -69,7 +69,7 @@ static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_
         r->group_best,    a->has_sinks,
         s->is_exact,      e->has_router_bias,
         e->has_bias,      a->first,
-        a->n_turning,     a->keys_are_values,
+        a->n_rotating,    a->keys_are_values,
         a->norms_values,  e->has_factors,
         e->has_norms,
     };

@@ -226,7 +226,7 @@ static const struct shape {
         .n_kinds = 2,
         .kinds = { GEMMA4_LAYER(.n_kv_heads = 8, .head_dim = 256, .window = 1024, .rotary_dim = 256,
                                 .rope_theta = 10000),
-                   GEMMA4_LAYER(.n_kv_heads = 2, .head_dim = 512, .rotary_dim = 512, .n_turning = 64,
+                   GEMMA4_LAYER(.n_kv_heads = 2, .head_dim = 512, .rotary_dim = 512, .n_rotating = 64,
                                 .rope_theta = 1000000, .keys_are_values = true) },
         .kind_of = { [5] = 1, [11] = 1, [17] = 1, [23] = 1, [29] = 1 } } },
     /* gpt-oss-20b, with the types of its GGUF file. */
